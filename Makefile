@@ -1,0 +1,50 @@
+.DEFAULT_GOAL := help
+
+BIN := .venv/bin
+# What "make bench" passes to each benchmark, and "make lock" to the resolver.
+bench: ARGS ?= --quick
+lock: ARGS ?=
+
+.PHONY: help setup test lint format demo bench soak lock clean
+
+help: ## Show this help
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Create .venv from requirements.lock and install the system tools
+	@sh scripts/setup.sh
+
+test: lint ## Run lint, then the tests
+	$(BIN)/python -m pytest
+
+lint: setup ## Run ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup ## Reformat the code and apply safe lint fixes
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+demo: setup ## Run the demo
+	$(BIN)/threadline demo
+
+bench: setup ## Run the benchmarks (NAME=gateway for one, ARGS=... instead of --quick)
+	@set -e; for file in bench/$(or $(NAME),[!_]*).py; do \
+	    module=bench.$$(basename "$$file" .py); \
+	    echo "== $$module $(ARGS)"; \
+	    $(BIN)/python -m "$$module" $(ARGS); \
+	done
+
+soak: setup ## Run the long tests
+	$(BIN)/python -m pytest -m soak --timeout=7200
+
+lock: ## Regenerate requirements.lock (ARGS=--upgrade for newer versions)
+	python3 -m venv build/lock
+	build/lock/bin/pip install -q 'uv<1'
+	build/lock/bin/uv pip compile pyproject.toml --extra server --extra dev --universal --python-version 3.11 \
+	    --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
+	    --quiet --output-file requirements.lock $(ARGS)
+
+clean: ## Remove .venv and everything generated
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,241 @@
+"""What survives a crash of the gateway: persistent sessions, their topic ids, subscriptions and waiting messages.
+
+The machine writes through the `Journal` interface; the shell commits before it lets any answer out, so a client never
+holds an acknowledgement the gateway could forget. `SqliteJournal` commits to a write-ahead log without waiting for
+the disk: a killed process loses nothing, a power cut at most the last moments.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from broker.outputs import Peer
+from broker.session import Outgoing, Session, State, Subscription, Will
+from protocol.mqttsn import RetryPolicy
+
+
+class Journal(Protocol):
+    """Where the machine notes what must survive."""
+
+    def save_session(self, session: Session) -> None: ...
+    def delete_session(self, client_id: str) -> None: ...
+    def save_topic(self, client_id: str, topic_id: int, name: str) -> None: ...
+    def save_subscription(self, client_id: str, topic_filter: str, qos: int) -> None: ...
+    def delete_subscription(self, client_id: str, topic_filter: str) -> None: ...
+    def save_message(self, client_id: str, message: Outgoing) -> None: ...
+    def delete_message(self, client_id: str, seq: int) -> None: ...
+    def save_announcement(self, client_id: str, state: str) -> None: ...
+    def delete_announcement(self, client_id: str) -> None: ...
+
+
+class NoJournal:
+    """Keeps nothing: a gateway without a state folder."""
+
+    def save_session(self, session: Session) -> None: ...
+    def delete_session(self, client_id: str) -> None: ...
+    def save_topic(self, client_id: str, topic_id: int, name: str) -> None: ...
+    def save_subscription(self, client_id: str, topic_filter: str, qos: int) -> None: ...
+    def delete_subscription(self, client_id: str, topic_filter: str) -> None: ...
+    def save_message(self, client_id: str, message: Outgoing) -> None: ...
+    def delete_message(self, client_id: str, seq: int) -> None: ...
+    def save_announcement(self, client_id: str, state: str) -> None: ...
+    def delete_announcement(self, client_id: str) -> None: ...
+
+
+class StateUnusable(RuntimeError):
+    """The state folder cannot be used; the text says why and what to do."""
+
+
+_SCHEMA_VERSION = 1
+_SCHEMA = """
+CREATE TABLE session (
+    client_id TEXT PRIMARY KEY, keep_alive_s REAL, state TEXT, sleep_s REAL, address TEXT, route TEXT,
+    will_topic TEXT, will_qos INTEGER, will_retain INTEGER, will_payload BLOB) WITHOUT ROWID;
+CREATE TABLE topic (client_id TEXT, topic_id INTEGER, name TEXT, PRIMARY KEY (client_id, topic_id)) WITHOUT ROWID;
+CREATE TABLE subscription (client_id TEXT, filter TEXT, qos INTEGER, PRIMARY KEY (client_id, filter)) WITHOUT ROWID;
+CREATE TABLE message (
+    client_id TEXT, seq INTEGER, topic TEXT, payload BLOB, qos INTEGER, retain INTEGER,
+    PRIMARY KEY (client_id, seq));
+CREATE TABLE announcement (client_id TEXT PRIMARY KEY, state TEXT) WITHOUT ROWID;
+CREATE TABLE filter (id INTEGER PRIMARY KEY AUTOINCREMENT, filter TEXT UNIQUE);
+CREATE TABLE inbox (mid INTEGER PRIMARY KEY, digest BLOB);
+CREATE TABLE identity (name TEXT);
+"""
+
+
+class SqliteJournal:
+    """The journal in one SQLite file; the folder is locked for the life of the process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.dirty = False
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock(folder / "lock")
+            self._db = sqlite3.connect(folder / "gateway.sqlite3", isolation_level=None)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._prepare(folder)
+        except OSError as error:
+            raise StateUnusable(f"state folder {folder}: {error.strerror or error}") from error
+        except sqlite3.DatabaseError as error:
+            raise StateUnusable(
+                f"state folder {folder}: gateway.sqlite3: {error}; move the file away to start with no sessions"
+            ) from error
+
+    def _prepare(self, folder: Path) -> None:
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            self._db.execute("BEGIN IMMEDIATE")
+            for statement in _SCHEMA.split(";"):
+                self._db.execute(statement)
+            self._db.execute("INSERT INTO identity VALUES (?)", (f"tl-gw-{secrets.token_hex(4)}",))
+            self._db.execute(f"PRAGMA user_version={_SCHEMA_VERSION}")
+            self._db.execute("COMMIT")
+        elif version != _SCHEMA_VERSION:
+            raise StateUnusable(f"state folder {folder}: written by another version ({version}) of the gateway")
+
+    @property
+    def identity(self) -> str:
+        """The gateway's own name, drawn once: the MQTT session that keeps its messages belongs to it."""
+        (name,) = self._db.execute("SELECT name FROM identity").fetchone()
+        return str(name)
+
+    def commit(self) -> None:
+        if self.dirty:
+            self._db.execute("COMMIT")
+            self.dirty = False
+
+    def close(self) -> None:
+        self.commit()
+        self._db.close()
+        self._lock.close()
+
+    def _write(self, statement: str, *values: Any) -> None:
+        if not self.dirty:
+            self._db.execute("BEGIN IMMEDIATE")
+            self.dirty = True
+        self._db.execute(statement, values)
+
+    def save_session(self, session: Session) -> None:
+        will = session.will
+        address, route = session.peer
+        self._write(
+            "INSERT OR REPLACE INTO session VALUES (?,?,?,?,?,?,?,?,?,?)",
+            session.client_id,
+            session.keep_alive_s,
+            session.state.name,
+            session.sleep_s,
+            json.dumps(address),
+            json.dumps([node.hex() for node in route]),
+            will and will.topic,
+            will and will.qos,
+            will and will.retain,
+            will and will.payload,
+        )
+
+    def delete_session(self, client_id: str) -> None:
+        for table in ("session", "topic", "subscription", "message"):
+            self._write(f"DELETE FROM {table} WHERE client_id=?", client_id)
+
+    def save_topic(self, client_id: str, topic_id: int, name: str) -> None:
+        self._write("INSERT OR REPLACE INTO topic VALUES (?,?,?)", client_id, topic_id, name)
+
+    def save_subscription(self, client_id: str, topic_filter: str, qos: int) -> None:
+        self._write("INSERT OR REPLACE INTO subscription VALUES (?,?,?)", client_id, topic_filter, qos)
+
+    def delete_subscription(self, client_id: str, topic_filter: str) -> None:
+        self._write("DELETE FROM subscription WHERE client_id=? AND filter=?", client_id, topic_filter)
+
+    def save_message(self, client_id: str, message: Outgoing) -> None:
+        self._write(
+            "INSERT OR REPLACE INTO message VALUES (?,?,?,?,?,?)",
+            client_id,
+            message.seq,
+            message.topic,
+            message.payload,
+            message.qos,
+            message.retain,
+        )
+
+    def delete_message(self, client_id: str, seq: int) -> None:
+        self._write("DELETE FROM message WHERE client_id=? AND seq=?", client_id, seq)
+
+    def save_announcement(self, client_id: str, state: str) -> None:
+        self._write("INSERT OR REPLACE INTO announcement VALUES (?,?)", client_id, state)
+
+    def delete_announcement(self, client_id: str) -> None:
+        self._write("DELETE FROM announcement WHERE client_id=?", client_id)
+
+    def announcements(self) -> dict[str, str]:
+        """The last state told of each client."""
+        return dict(self._db.execute("SELECT client_id, state FROM announcement"))
+
+    def filter_id(self, topic_filter: str) -> int:
+        """The subscription identifier of a filter, the same after a restart: queued messages carry it."""
+        self._write("INSERT OR IGNORE INTO filter (filter) VALUES (?)", topic_filter)
+        (number,) = self._db.execute("SELECT id FROM filter WHERE filter=?", (topic_filter,)).fetchone()
+        return int(number)
+
+    def filters(self) -> dict[int, str]:
+        """Every filter the gateway's MQTT session may still be subscribed to."""
+        return dict(self._db.execute("SELECT id, filter FROM filter"))
+
+    def delete_filter(self, topic_filter: str) -> None:
+        self._write("DELETE FROM filter WHERE filter=?", topic_filter)
+
+    def save_received(self, mid: int, digest: bytes) -> None:
+        """Note that the message the broker calls `mid` is in the journal, should the broker send it again."""
+        self._write("INSERT OR REPLACE INTO inbox VALUES (?,?)", mid, digest)
+
+    def received(self) -> dict[int, bytes]:
+        return dict(self._db.execute("SELECT mid, digest FROM inbox"))
+
+    def sessions(self, now: float, policy: RetryPolicy) -> Iterator[Session]:
+        """The persistent sessions as they were, with what waits for their clients."""
+        rows = self._db.execute("SELECT * FROM session").fetchall()
+        for client_id, keep_alive_s, state, sleep_s, address, route, *will in rows:
+            session = Session(
+                client_id=client_id,
+                peer=_peer(address, route),
+                clean=False,
+                keep_alive_s=keep_alive_s,
+                last_heard=now,
+                state=State[state],
+                sleep_s=sleep_s,
+                confirmed=True,
+                will=Will(will[0], will[1], bool(will[2]), will[3]) if will[0] is not None else None,
+            )
+            for topic_id, name in self._db.execute("SELECT topic_id, name FROM topic WHERE client_id=?", (client_id,)):
+                session.topics.put(topic_id, name)
+            for topic_filter, qos in self._db.execute(
+                "SELECT filter, qos FROM subscription WHERE client_id=?", (client_id,)
+            ):
+                session.subscriptions[topic_filter] = Subscription(qos)
+            for seq, topic, payload, qos, retain in self._db.execute(
+                "SELECT seq, topic, payload, qos, retain FROM message WHERE client_id=? ORDER BY seq", (client_id,)
+            ):
+                line = session.open_line(policy)
+                line.waiting.append(Outgoing(seq, topic, payload, qos, bool(retain), sent_before=True))
+                line.buffered_bytes += line.waiting[-1].size
+                line.next_seq = seq + 1
+            yield session
+
+
+def _peer(address: str, route: str) -> Peer:
+    return tuple(json.loads(address)), tuple(bytes.fromhex(node) for node in json.loads(route))
+
+
+def _lock(path: Path) -> IO[bytes]:
+    handle = path.open("ab")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        handle.close()
+        raise StateUnusable(f"state folder {path.parent}: another gateway is using it") from None
+    return handle

@@ -1,0 +1,308 @@
+"""One MQTT connection on the event loop: paho-mqtt's client without its thread, with batched reads and writes.
+
+paho sends every packet with a system call of its own and reads each in three. Here it gets a socket that collects what
+it writes until `flush`, and that hands out piece by piece what one large read has brought.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+log = logging.getLogger(__name__)
+
+_READ_BYTES = 256 * 1024
+_KEEP_ALIVE_S = 30
+_ANSWER_S = 10.0
+_RETRY_S = (0.1, 5.0)
+_SESSION_EXPIRY_S = 24 * 3600
+
+
+class _BatchingSocket:
+    """What paho takes for its socket."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._input = b""
+        self._at = 0
+        self._drained = False
+        self._output: list[bytes] = []
+        self.output_bytes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+    def send(self, data: bytes) -> int:
+        self._output.append(bytes(data))
+        self.output_bytes += len(data)
+        return len(data)
+
+    def recv(self, size: int) -> bytes:
+        if self._at >= len(self._input):
+            if self._drained:
+                raise BlockingIOError
+            self._input = self._sock.recv(_READ_BYTES)
+            self._at = 0
+            self._drained = len(self._input) < _READ_BYTES and not isinstance(self._sock, ssl.SSLSocket)
+        chunk = self._input[self._at : self._at + size]
+        self._at += len(chunk)
+        return chunk
+
+    def close(self) -> None:
+        """paho closes right after it has "sent" its DISCONNECT: let that out first."""
+        with suppress(OSError):
+            self.flush()
+        self._output.clear()
+        self._sock.close()
+
+    @property
+    def has_input(self) -> bool:
+        return self._at < len(self._input)
+
+    def readable(self) -> None:
+        """The event loop says that there is something to read."""
+        self._drained = False
+
+    def flush(self) -> bool:
+        """Write what was collected. False: the peer does not take more just now."""
+        while self._output:
+            data = b"".join(self._output)
+            try:
+                sent = self._sock.send(data)
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                sent = 0
+            self._output = [data[sent:]] if sent < len(data) else []
+            self.output_bytes = len(data) - sent
+            if sent == 0:
+                return False
+        return True
+
+
+class _Client(paho.Client):
+    def _create_socket(self) -> Any:
+        sock: Any = super()._create_socket()
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return _BatchingSocket(sock)
+
+
+@dataclass(slots=True)
+class Broker:
+    """Where the broker is and how to speak to it. `version` is 5 or 3 (for 3.1.1)."""
+
+    host: str
+    port: int
+    version: int = 5
+    username: str | None = None
+    password: str | None = None
+    tls_ca: str | None = None
+
+
+@dataclass(slots=True)
+class Handlers:
+    """What the owner of a connection wants to hear. All are called on the event loop."""
+
+    up: Callable[[bool], None]
+    """Connected; whether the broker still has the session."""
+    down: Callable[[], None]
+    published: Callable[[int, int], None]
+    """(packet id, reason code)."""
+    subscribed: Callable[[int, bool], None]
+    message: Callable[[paho.MQTTMessage], None]
+    turn: Callable[[], None]
+    """A batch of input has been worked off: carry out what came of it."""
+
+
+class MqttConnection:
+    """Stays connected, or tries again for ever; `client` is paho's, for publish and subscribe."""
+
+    def __init__(self, broker: Broker, client_id: str, keep_session: bool, handlers: Handlers) -> None:
+        self._broker = broker
+        self._client_id = client_id
+        self._keep_session = keep_session
+        self._handlers = handlers
+        self._random = Random()
+        self._lost = asyncio.Event()
+        self._answered = asyncio.Event()
+        self._stopping = False
+        self._will: tuple[str, bytes] | None = None
+        self._writing = False
+        self.is_up = False
+        self.receive_maximum = 0xFFFF
+        self.client = self._new_client()
+
+    def set_will(self, topic: str, payload: bytes) -> None:
+        """What the broker publishes, retained, if this process disappears. Before `run`."""
+        self._will = (topic, payload)
+        self.client.will_set(topic, payload, qos=1, retain=True)
+
+    def _new_client(self) -> _Client:
+        protocol = MQTTProtocolVersion.MQTTv5 if self._broker.version == 5 else MQTTProtocolVersion.MQTTv311
+        client = _Client(
+            CallbackAPIVersion.VERSION2,
+            client_id=self._client_id,
+            protocol=protocol,
+            clean_session=None if self._broker.version == 5 else not self._keep_session,
+            manual_ack=True,
+            reconnect_on_failure=False,
+        )
+        client.max_inflight_messages_set(0)
+        client.max_queued_messages_set(0)
+        if self._broker.username is not None:
+            client.username_pw_set(self._broker.username, self._broker.password)
+        if self._broker.tls_ca is not None:
+            client.tls_set(ca_certs=self._broker.tls_ca)
+        if self._will is not None:
+            client.will_set(*self._will, qos=1, retain=True)
+        client.on_connect = self._on_connect
+        client.on_disconnect = self._on_disconnect
+        client.on_publish = lambda _c, _u, mid, code, _p: self._handlers.published(mid, code.value)
+        client.on_subscribe = lambda _c, _u, mid, codes, _p: self._handlers.subscribed(
+            mid, not any(code.is_failure for code in codes)
+        )
+        client.on_message = lambda _c, _u, message: self._handlers.message(message)
+        return client
+
+    def start_over(self) -> None:
+        """Drop the client with all it has in flight; the next connection is made by a new one."""
+        self._close()
+        self.client = self._new_client()
+
+    async def run(self) -> None:
+        """Connect, and connect again, until cancelled."""
+        attempt = 0
+        while not self._stopping:
+            if await self._connect():
+                attempt = 0
+                await self._lost.wait()
+            else:
+                self._close()
+            if self._stopping:
+                break
+            least, most = _RETRY_S
+            await asyncio.sleep(min(least * 2**attempt, most) * (1 + self._random.random() / 2))
+            attempt = min(attempt + 1, 16)
+
+    async def _connect(self) -> bool:
+        self._lost.clear()
+        self._answered.clear()
+        client = self.client
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, self._open, client)
+        except (OSError, ValueError) as error:
+            log.warning("mqtt unreachable broker=%s:%d error=%s", self._broker.host, self._broker.port, error)
+            return False
+        asyncio.get_running_loop().add_reader(self._socket(), self._readable)
+        self.flush()
+        try:
+            await asyncio.wait_for(self._answered.wait(), _ANSWER_S)
+        except TimeoutError:
+            log.warning("mqtt silent broker=%s:%d", self._broker.host, self._broker.port)
+        return self.is_up
+
+    def _open(self, client: _Client) -> None:
+        if self._broker.version == 5:
+            properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+            properties.SessionExpiryInterval = _SESSION_EXPIRY_S
+            client.connect(
+                self._broker.host,
+                self._broker.port,
+                _KEEP_ALIVE_S,
+                clean_start=False if self._keep_session else paho.MQTT_CLEAN_START_FIRST_ONLY,
+                properties=properties,
+            )
+        else:
+            client.connect(self._broker.host, self._broker.port, _KEEP_ALIVE_S)
+
+    def _socket(self) -> _BatchingSocket:
+        return self.client.socket()  # type: ignore[return-value]
+
+    def _on_connect(self, _client: Any, _data: Any, flags: Any, code: Any, properties: Any) -> None:
+        self._answered.set()
+        if code.is_failure:
+            log.warning("mqtt refused broker=%s:%d reason=%r", self._broker.host, self._broker.port, str(code))
+            return
+        self.is_up = True
+        self.receive_maximum = getattr(properties, "ReceiveMaximum", 0xFFFF)
+        self._handlers.up(flags.session_present)
+
+    def _on_disconnect(self, *_: Any) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        """Forget the socket and tell the owner, once."""
+        sock = self._socket()
+        if sock is not None:
+            loop = asyncio.get_running_loop()
+            if sock.fileno() >= 0:
+                loop.remove_reader(sock)
+                loop.remove_writer(sock)
+                sock.close()
+        self._writing = False
+        was_up, self.is_up = self.is_up, False
+        self._answered.set()
+        self._lost.set()
+        if was_up and not self._stopping:
+            self._handlers.down()
+            self._handlers.turn()
+
+    def _readable(self) -> None:
+        sock = self._socket()
+        sock.readable()
+        self.client.loop_read()
+        while self._socket() is sock and sock.has_input:
+            self.client.loop_read()
+        self._handlers.turn()
+
+    @property
+    def unsent_bytes(self) -> int:
+        sock = self._socket()
+        return sock.output_bytes if sock is not None else 0
+
+    def flush(self) -> None:
+        """Write what paho has produced in this turn."""
+        sock = self._socket()
+        if sock is None or self._writing:
+            return
+        self.client.loop_write()
+        if sock.fileno() < 0:
+            return
+        try:
+            done = sock.flush()
+        except OSError as error:
+            log.warning("mqtt write failed broker=%s:%d error=%s", self._broker.host, self._broker.port, error)
+            self._close()
+            return
+        if not done:
+            self._writing = True
+            asyncio.get_running_loop().add_writer(sock, self._writable)
+
+    def _writable(self) -> None:
+        self._writing = False
+        asyncio.get_running_loop().remove_writer(self._socket())
+        self.flush()
+
+    def keep_alive(self) -> None:
+        """Let paho send its pings; to be called about every second."""
+        if self.client.socket() is not None:
+            self.client.loop_misc()
+            self.flush()
+
+    def stop(self) -> None:
+        """Disconnect properly and do not come back."""
+        self._stopping = True
+        if self.is_up:
+            self.client.disconnect()
+            self.flush()
+        self._lost.set()

@@ -1,0 +1,162 @@
+"""Which clients want which filter. All clients share the gateway's MQTT session, so a filter is subscribed to once.
+
+Who subscribes to a filter that is already subscribed to has it subscribed again: that makes the broker send its
+retained messages, which then go to the new subscriber alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from broker.config import GatewayConfig
+from broker.outputs import MqttSubscribe, MqttUnsubscribe, Outputs
+from broker.session import Session, Subscription
+from protocol.mqttsn import ReturnCode, SubAck
+
+_RETAINED_SEEN_MAX = 10_000
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A client whose SUBACK waits for the broker's."""
+
+    session: Session
+    msg_id: int
+    topic_id: int
+    qos: int
+
+
+@dataclass(slots=True)
+class _Filter:
+    subscribers: dict[Session, Subscription] = field(default_factory=dict)
+    waiting: list[_Waiting] = field(default_factory=list)
+
+    @property
+    def qos(self) -> int:
+        """QoS 1 is the most that is asked of the broker: the bridge keeps copies out by itself, across crashes."""
+        wanted = [each.qos for each in self.subscribers.values()] + [each.qos for each in self.waiting]
+        return min(1, max(wanted, default=0))
+
+
+class Subscriptions:
+    """The filters of all sessions and the SUBACKs that are owed."""
+
+    def __init__(self, config: GatewayConfig, outputs: Outputs) -> None:
+        self._config = config
+        self._out = outputs
+        self._filters: dict[str, _Filter] = {}
+        self._asking: dict[Session, set[str]] = {}
+
+    def __contains__(self, topic_filter: str) -> bool:
+        return topic_filter in self._filters
+
+    def filters(self) -> Iterator[str]:
+        return iter(self._filters)
+
+    def ask(self, session: Session, topic_filter: str, qos: int, msg_id: int, topic_id: int) -> None:
+        """Ask the broker on behalf of a client; a repeated question is not asked twice."""
+        entry = self._filters.setdefault(topic_filter, _Filter())
+        for waiting in entry.waiting:
+            if waiting.session is session:
+                waiting.msg_id, waiting.qos = msg_id, qos
+                return
+        entry.waiting.append(_Waiting(session, msg_id, topic_id, qos))
+        self._asking.setdefault(session, set()).add(topic_filter)
+        self._out.mqtt.append(MqttSubscribe(topic_filter, entry.qos, retained=True))
+
+    def answered(self, topic_filter: str, accepted: bool, now: float) -> list[Session]:
+        """The broker has answered: pass it on. Returns the sessions that now have the subscription."""
+        entry = self._filters.get(topic_filter)
+        if entry is None:
+            return []
+        granted = []
+        for waiting in entry.waiting:
+            session = waiting.session
+            self._asks_no_more(session, topic_filter)
+            code = ReturnCode.ACCEPTED if accepted else ReturnCode.NOT_SUPPORTED
+            self._out.send(SubAck(waiting.topic_id, waiting.msg_id, code, waiting.qos), session.peer)
+            if accepted:
+                subscription = session.subscriptions.get(topic_filter)
+                if subscription is None:
+                    subscription = session.subscriptions[topic_filter] = Subscription(waiting.qos)
+                subscription.qos = waiting.qos
+                subscription.retained_until = now + self._config.retained_window_s
+                if subscription.retained_seen is None:
+                    subscription.retained_seen = set()
+                entry.subscribers[session] = subscription
+                granted.append(session)
+        entry.waiting.clear()
+        self._drop_if_unused(topic_filter, entry)
+        return granted
+
+    def broker_lost(self) -> None:
+        """Nobody will answer what was asked: tell those who wait to try again."""
+        for topic_filter, entry in list(self._filters.items()):
+            for waiting in entry.waiting:
+                self._out.count("congestion", "subscribe")
+                self._out.send(SubAck(0, waiting.msg_id, ReturnCode.CONGESTION, 0), waiting.session.peer)
+            entry.waiting.clear()
+            if not entry.subscribers:
+                del self._filters[topic_filter]
+        self._asking.clear()
+
+    def broker_back(self) -> None:
+        """Have every filter subscribed to, in case the broker has forgotten."""
+        for topic_filter, entry in self._filters.items():
+            self._out.mqtt.append(MqttSubscribe(topic_filter, entry.qos, retained=False))
+
+    def adopt(self, session: Session) -> None:
+        """Take over the subscriptions of a restored session."""
+        for topic_filter, subscription in session.subscriptions.items():
+            self._filters.setdefault(topic_filter, _Filter()).subscribers[session] = subscription
+
+    def remove(self, session: Session, topic_filter: str) -> None:
+        session.subscriptions.pop(topic_filter, None)
+        entry = self._filters.get(topic_filter)
+        if entry is not None:
+            entry.subscribers.pop(session, None)
+            entry.waiting = [each for each in entry.waiting if each.session is not session]
+            self._asks_no_more(session, topic_filter)
+            self._drop_if_unused(topic_filter, entry)
+
+    def remove_all(self, session: Session) -> None:
+        for topic_filter in {*session.subscriptions, *self._asking.get(session, ())}:
+            self.remove(session, topic_filter)
+
+    def _asks_no_more(self, session: Session, topic_filter: str) -> None:
+        asked = self._asking.get(session)
+        if asked is not None:
+            asked.discard(topic_filter)
+            if not asked:
+                del self._asking[session]
+
+    def _drop_if_unused(self, topic_filter: str, entry: _Filter) -> None:
+        if not entry.subscribers and not entry.waiting:
+            del self._filters[topic_filter]
+            self._out.mqtt.append(MqttUnsubscribe(topic_filter))
+
+    def recipients(self, topic_filter: str, topic: str, retained: bool, now: float) -> list[tuple[Session, int]]:
+        """(client, subscribed QoS) of everybody a message that came in through a filter is for."""
+        entry = self._filters.get(topic_filter)
+        if entry is None:
+            return []
+        recipients = []
+        for session, subscription in entry.subscribers.items():
+            if self._wants(subscription, topic, retained, now):
+                recipients.append((session, subscription.qos))
+        return recipients
+
+    @staticmethod
+    def _wants(subscription: Subscription, topic: str, retained: bool, now: float) -> bool:
+        seen = subscription.retained_seen
+        if seen is None:
+            return not retained
+        if now > subscription.retained_until:
+            subscription.retained_seen = None
+            return not retained
+        if retained and topic in seen:
+            return False
+        if len(seen) < _RETAINED_SEEN_MAX:
+            seen.add(topic)
+        return True

@@ -1,0 +1,1 @@
+"""What both ends share: wire formats and names. No I/O, no threads, standard library only."""

@@ -1,0 +1,21 @@
+"""The MQTT topics of one agent. A shard is a fixed slice of the agents, so that consumers can split the work."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+from zlib import crc32
+
+SHARDS = 16
+
+
+def shard_of(agent: str) -> int:
+    """The shard an agent belongs to, the same for every process and for ever."""
+    return crc32(agent.encode()) % SHARDS
+
+
+def state_topic(agent: str) -> str:
+    """Where the gateway keeps, retained, whether the agent is online, asleep or offline.
+
+    Any client id may connect, so what is not plain in a topic level is percent-encoded.
+    """
+    return f"tl/{shard_of(agent)}/{quote(agent, safe='')}/state"

@@ -1,0 +1,1 @@
+"""The server side's command line and the lab that runs everything on one machine."""

@@ -1,0 +1,5 @@
+"""`python -m threadline` is the `threadline` command."""
+
+from threadline.cli import app
+
+app()

@@ -1,0 +1,120 @@
+"""The `threadline` command. Commands import what they need when they run, so that each starts fast and stays small."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+app = typer.Typer(
+    name="threadline",
+    help="Fine-grained provenance for sensor streams: from small boards to the cloud.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def main(
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+) -> None:
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(message)s",
+    )
+
+
+def _fail(text: str) -> NoReturn:
+    typer.echo(f"threadline: {text}", err=True)
+    raise typer.Exit(2)
+
+
+def _address(option: str, text: str) -> tuple[str, int]:
+    """HOST:PORT, with IPv6 hosts in brackets."""
+    host, colon, port = text.rpartition(":")
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        _fail(f"{option} {text!r} is not HOST:PORT")
+    return host, int(port)
+
+
+@app.command()
+def gateway(
+    listen: Annotated[str, typer.Option(help="UDP address for devices, HOST:PORT (port 0: a free one).")] = (
+        "127.0.0.1:1884"
+    ),
+    mqtt: Annotated[str, typer.Option(help="The MQTT broker, HOST:PORT.")] = "127.0.0.1:1883",
+    state: Annotated[Path | None, typer.Option(help="Folder for sessions; without it they end with the process.")] = (
+        None
+    ),
+    predefined: Annotated[Path | None, typer.Option(help="TOML file of predefined topic ids.")] = None,
+    open_: Annotated[
+        bool, typer.Option("--open", help="Let anybody connect. Needed to listen on more than loopback.")
+    ] = False,
+    metrics: Annotated[str | None, typer.Option(help="Serve Prometheus metrics on HOST:PORT.")] = None,
+    gateway_id: Annotated[int, typer.Option(help="The id in ADVERTISE and GWINFO.", min=1, max=255)] = 1,
+    advertise: Annotated[
+        str | None, typer.Option(help="Broadcast or multicast address to ADVERTISE on, HOST:PORT.")
+    ] = None,
+    advertise_every: Annotated[float, typer.Option(help="Seconds between two ADVERTISE.", min=0.1)] = 900.0,
+    mqtt_version: Annotated[
+        str, typer.Option(help="MQTT version towards the broker: 5, or 3.1.1 where it has no 5.")
+    ] = "5",
+    max_sessions: Annotated[int, typer.Option(help="Sessions held at most; beyond it CONNECT meets congestion.")] = (
+        200_000
+    ),
+    session_expiry: Annotated[
+        float, typer.Option(help="Seconds after which the session of an absent client is forgotten.")
+    ] = 7 * 24 * 3600.0,
+) -> None:
+    """Run the MQTT-SN gateway: devices on UDP, an MQTT broker behind it."""
+    from broker.config import ConfigError, GatewayConfig, PredefinedTopics
+    from broker.journal import StateUnusable
+    from broker.mqtt_connection import Broker
+    from broker.server import CannotListen, GatewayServer, ServerOptions, is_loopback
+
+    listen_at = _address("--listen", listen)
+    if not is_loopback(listen_at[0]) and not open_:
+        _fail(
+            f"--listen {listen} can be reached by other machines, and devices are not authenticated: "
+            "say --open if that is what you want"
+        )
+    if mqtt_version not in ("5", "3.1.1"):
+        _fail(f"--mqtt-version {mqtt_version} is neither 5 nor 3.1.1")
+    host, port = _address("--mqtt", mqtt)
+
+    async def serve() -> None:
+        options = ServerOptions(
+            listen=listen_at,
+            broker=Broker(host, port, version=5 if mqtt_version == "5" else 3),
+            state=state,
+            metrics=_address("--metrics", metrics) if metrics else None,
+            advertise=_address("--advertise", advertise) if advertise else None,
+            advertise_every_s=advertise_every,
+            config=GatewayConfig(
+                gateway_id=gateway_id,
+                predefined=PredefinedTopics.load(predefined) if predefined else PredefinedTopics(),
+                max_sessions=max_sessions,
+                session_expiry_s=session_expiry,
+            ),
+        )
+        await GatewayServer(options).run()
+
+    try:
+        asyncio.run(serve())
+    except (ConfigError, StateUnusable, CannotListen) as error:
+        _fail(str(error))
+
+
+@app.command()
+def demo() -> None:
+    """Show what works: devices, gateway and broker on this machine, for a few seconds."""
+    from threadline.demo import run
+
+    run()

@@ -1,0 +1,201 @@
+"""Services as processes on this machine, on free ports: for the demo, the lab, the benchmarks and the system tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from signal import SIGKILL, SIGTERM
+from types import TracebackType
+from typing import Self
+
+import broker
+
+_START_S = 20.0
+_STOP_S = 15.0
+
+
+class ServiceFailed(RuntimeError):
+    """A service did not start or stop as it should; the text ends with the last lines of its log."""
+
+
+def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
+    """A port nobody listens on at the moment."""
+    with socket.socket(socket.AF_INET, kind) as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def find_mosquitto() -> str | None:
+    """Mosquitto's path; Debian puts it where a user's PATH may not look."""
+    return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
+
+
+class Service:
+    """A process with a log file, started and stopped as often as one likes."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self.log = folder / f"{name}.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+
+    def command(self) -> Sequence[str]:
+        raise NotImplementedError
+
+    def is_ready(self) -> bool:
+        raise NotImplementedError
+
+    def start(self) -> Self:
+        """Start the process and wait until it is ready."""
+        self._log_start = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        give_up = time.monotonic() + _START_S
+        while not self.is_ready():
+            if self.process.poll() is not None:
+                raise ServiceFailed(f"{self.name} ended with {self.process.returncode}:\n{self.tail()}")
+            if time.monotonic() > give_up:
+                self.kill()
+                raise ServiceFailed(f"{self.name} is not ready after {_START_S:.0f} s:\n{self.tail()}")
+            time.sleep(0.02)
+        return self
+
+    def output(self) -> str:
+        """What the process has logged since it was last started."""
+        if not self.log.exists():
+            return ""
+        with self.log.open("rb") as log:
+            log.seek(self._log_start)
+            return log.read().decode(errors="replace")
+
+    def tail(self) -> str:
+        return "\n".join(self.output().splitlines()[-15:])
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, f"{self.name} was not started"
+        return self.process.pid
+
+    def stop(self) -> int:
+        """SIGTERM, wait, and return the exit code."""
+        return self._end(SIGTERM)
+
+    def kill(self) -> int:
+        """SIGKILL: no goodbye."""
+        return self._end(SIGKILL)
+
+    def _end(self, signal: int) -> int:
+        if self.process is None:
+            return 0
+        if self.process.poll() is None:
+            self.process.send_signal(signal)
+        try:
+            return self.process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise ServiceFailed(f"{self.name} did not stop within {_STOP_S:.0f} s:\n{self.tail()}") from None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.stop()
+
+
+class _BrokerService(Service):
+    version = "5"
+
+    def __init__(self, name: str, folder: Path) -> None:
+        super().__init__(name, folder)
+        self.folder = folder
+        self.port = free_port()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def is_ready(self) -> bool:
+        with socket.socket() as sock:
+            sock.settimeout(1)
+            return sock.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+class Mosquitto(_BrokerService):
+    """The real broker, with the settings we ship, its data in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__("mosquitto", folder)
+        shipped = (Path(broker.__file__).parent / "mosquitto.conf").read_text()
+        data = folder / "mosquitto-data"
+        data.mkdir(parents=True, exist_ok=True)
+        own = [f"listener {self.port} 127.0.0.1", "allow_anonymous true", f"persistence_location {data}/"]
+        if os.geteuid() == 0:
+            own.append("user root")
+        self._config = folder / "mosquitto.conf"
+        self._config.write_text(shipped + "\n" + "\n".join(own) + "\n")
+
+    def command(self) -> Sequence[str]:
+        path = find_mosquitto()
+        if path is None:
+            raise ServiceFailed("mosquitto is not installed: `make setup` installs it through apt")
+        return [path, "-c", str(self._config)]
+
+
+class EmbeddedBroker(_BrokerService):
+    """amqtt, a broker in Python: for machines without Mosquitto. It keeps nothing when it stops."""
+
+    version = "3.1.1"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__("amqtt", folder)
+
+    def command(self) -> Sequence[str]:
+        config = self.folder / "amqtt.yaml"
+        config.write_text(
+            f"listeners:\n  default:\n    type: tcp\n    bind: {self.address}\n"
+            "plugins:\n  amqtt.plugins.authentication.AnonymousAuthPlugin:\n    allow_anonymous: true\n"
+        )
+        return [sys.executable, "-m", "amqtt.scripts.broker_script", "-c", str(config)]
+
+
+def mqtt_broker(folder: Path) -> Mosquitto | EmbeddedBroker:
+    """Mosquitto where it is installed, the embedded broker elsewhere."""
+    return Mosquitto(folder) if find_mosquitto() else EmbeddedBroker(folder)
+
+
+class GatewayService(Service):
+    """`threadline gateway` on a fixed free port, so that it can come back where its clients look for it."""
+
+    def __init__(self, folder: Path, broker: _BrokerService, *options: str, name: str = "gateway") -> None:
+        super().__init__(name, folder)
+        self.port = free_port(socket.SOCK_DGRAM)
+        self.metrics_port = free_port()
+        self._broker = broker
+        self._state = folder / f"{name}-state"
+        self._options = options
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return "127.0.0.1", self.port
+
+    def command(self) -> Sequence[str]:
+        return [
+            *(sys.executable, "-m", "threadline", "gateway"),
+            *("--listen", f"127.0.0.1:{self.port}"),
+            *("--mqtt", self._broker.address, "--mqtt-version", self._broker.version),
+            *("--state", str(self._state), "--metrics", f"127.0.0.1:{self.metrics_port}"),
+            *self._options,
+        ]
+
+    def is_ready(self) -> bool:
+        """Listening, and connected to the broker if that is there."""
+        output = self.output()
+        return "gateway ready" in output and ("mqtt connected" in output or not self._broker.is_ready())
