@@ -26,12 +26,11 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from broker.gateway import Gateway
 from broker.journal import SqliteJournal
-from broker.mqtt_connection import Broker, Handlers, MqttConnection
+from broker.mqtt_connection import FAILURE, Broker, Handlers, MqttConnection
 from broker.outputs import MqttPublish, MqttSubscribe, MqttUnsubscribe
 
 log = logging.getLogger(__name__)
 
-_FAILURE = 0x80
 _PACKET_ID_NOT_FOUND = 0x92
 _RECENT = 512
 _MAX_UNSENT_BYTES = 8 * 1024 * 1024
@@ -199,8 +198,8 @@ class Bridge:
         if reason == _PACKET_ID_NOT_FOUND:
             self._queue.appendleft(action)
         elif action.upload is not None:
-            self._gateway.broker_published(action.upload, reason < _FAILURE, monotonic())
-        elif reason >= _FAILURE:
+            self._gateway.broker_published(action.upload, reason < FAILURE, monotonic())
+        elif reason >= FAILURE:
             log.warning("mqtt publish refused topic=%s reason=%#x", action.topic, reason)
 
     def _filter_id(self, topic_filter: str) -> int:

@@ -268,18 +268,20 @@ class Gateway:
             self.outputs.send(Disconnect(), peer)
             return
         self.outputs.count("rebound")
-        self._move_peer(session, peer, now)
+        self._move_peer(session, peer)
         session.last_heard = now
         self._save(session)
         self._ping(session, message, now)
 
-    def _move_peer(self, session: Session, peer: Peer, now: float) -> None:
+    def _move_peer(self, session: Session, peer: Peer) -> None:
         if self._by_peer.get(session.peer) is session:
             del self._by_peer[session.peer]
         occupant = self._by_peer.get(peer)
         if occupant is not None and occupant is not session:
-            del self._by_peer[peer]
-            self._lose(occupant, "address taken by another client", now, tell=False)
+            self.outputs.count("displaced")
+            self._downlink.suspend(occupant)
+            occupant.move(Event.DISPLACED)
+            self._save(occupant)
         session.peer = peer
         self._by_peer[peer] = session
 
@@ -342,7 +344,7 @@ class Gateway:
             self._departed.pop(message.client_id, None)
         else:
             self._downlink.suspend(session)
-        self._move_peer(session, peer, now)
+        self._move_peer(session, peer)
         session.connect = message
         session.connected_at = session.last_heard = now
         session.keep_alive_s = message.keep_alive_s
@@ -523,10 +525,10 @@ class Gateway:
         self._announce(session, "offline")
         self._schedule(session, self._deadline(session))
 
-    def _lose(self, session: Session, why: str, now: float, tell: bool = True) -> None:
+    def _lose(self, session: Session, why: str, now: float) -> None:
         """The client is not to be heard of any more: its will is published."""
         self.outputs.count("sessions lost", why)
-        if tell:
+        if self._by_peer.get(session.peer) is session:
             self.outputs.send(Disconnect(), session.peer)
         if session.will is not None:
             self.outputs.count("wills")

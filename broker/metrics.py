@@ -34,6 +34,7 @@ COUNTERS: dict[str, tuple[str, str, str]] = {
         "Broker acknowledgements for a client that has started anew",
     ),
     "rebound": ("sessions_rebound", "", "Clients that went on from another address"),
+    "displaced": ("sessions_displaced", "", "Clients whose address another client has taken"),
     "sessions lost": ("sessions_lost", "reason", "Clients not heard of any more"),
     "sessions ended": ("sessions_ended", "reason", "Sessions that are over"),
     "sleepers that went back to sleep undrained": (

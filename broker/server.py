@@ -202,8 +202,8 @@ def _udp_socket(address: tuple[str, int]) -> socket.socket:
     try:
         family, kind, proto, _, resolved = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         sock = socket.socket(family, kind, proto)
-        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-            sock.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BUFFER_BYTES)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER_BYTES)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
         sock.setblocking(False)
         sock.bind(resolved)
     except OSError as error:

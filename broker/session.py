@@ -21,7 +21,7 @@ class State(Enum):
     ASLEEP = auto()
     AWAKE = auto()  # a sleeping client that fetches what was kept for it
     OFFLINE = auto()  # persistent session without a connection
-    RETURNING = auto()  # was connected when the gateway stopped; has not been heard of since
+    RETURNING = auto()  # was connected, is at no known address now, may still come back in time
     GONE = auto()
 
 
@@ -33,6 +33,7 @@ class Event(Enum):
     SLEEP = auto()
     WAKE = auto()
     DRAINED = auto()
+    DISPLACED = auto()  # another client speaks from its address
     LEAVE = auto()
     FORGET = auto()
 
@@ -49,6 +50,8 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     **{(state, Event.SLEEP): State.ASLEEP for state in _LINKED},
     (State.ASLEEP, Event.WAKE): State.AWAKE,
     (State.AWAKE, Event.DRAINED): State.ASLEEP,
+    **{(state, Event.DISPLACED): State.RETURNING for state in (State.ACTIVE, State.WILL_TOPIC, State.WILL_MSG)},
+    **{(state, Event.DISPLACED): State.ASLEEP for state in (State.ASLEEP, State.AWAKE)},
     **{(state, Event.LEAVE): State.OFFLINE for state in _ANY},
     **{(state, Event.FORGET): State.GONE for state in _ANY},
 }

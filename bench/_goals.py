@@ -1,0 +1,70 @@
+"""The end of every benchmark: its goals, one line each, and its figures as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import operator
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+_OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    "<=": operator.le,
+    "<": operator.lt,
+    ">=": operator.ge,
+    ">": operator.gt,
+    "==": operator.eq,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What was measured and what was wanted of it."""
+
+    name: str
+    measured: float
+    op: str
+    wanted: float
+    unit: str = ""
+
+    @property
+    def met(self) -> bool:
+        return _OPERATORS[self.op](self.measured, self.wanted)
+
+    def line(self) -> str:
+        verdict = "met" if self.met else "missed"
+        wanted = f"{self.op} {self.wanted:g}{self.unit}"
+        return f"goal {self.name} measured {self.measured:g}{self.unit} wanted {wanted} {verdict}"
+
+
+@dataclass(slots=True)
+class Report:
+    """Collects figures and goals; `finish` prints the goals and writes the JSON file."""
+
+    name: str
+    quick: bool
+    json_file: Path | None
+    figures: list[dict[str, Any]] = field(default_factory=list)
+    goals: list[Goal] = field(default_factory=list)
+
+    def goal(self, name: str, measured: float, op: str, wanted: float, unit: str = "") -> None:
+        self.goals.append(Goal(name, float(f"{measured:.4g}"), op, wanted, unit))
+
+    def finish(self) -> None:
+        for goal in self.goals:
+            print(goal.line())
+        if self.json_file is not None:
+            goals = [{**asdict(goal), "met": goal.met} for goal in self.goals]
+            document = {"bench": self.name, "quick": self.quick, "figures": self.figures, "goals": goals}
+            self.json_file.write_text(json.dumps(document, indent=2) + "\n")
+
+
+def parse_arguments(name: str, description: str) -> Report:
+    """The two flags every benchmark takes."""
+    parser = argparse.ArgumentParser(prog=f"bench/{name}.py", description=description)
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, under 3 minutes")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures and goals to FILE")
+    arguments = parser.parse_args()
+    return Report(name, arguments.quick, arguments.json)
