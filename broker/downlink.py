@@ -7,6 +7,7 @@ that the client can tell a copy from a new message.
 
 from __future__ import annotations
 
+from itertools import islice
 from random import Random
 
 from broker.config import GatewayConfig
@@ -14,7 +15,6 @@ from broker.journal import Journal
 from broker.outputs import Outputs
 from broker.session import REACHABLE, Leg, Line, Outgoing, Registration, Session, State, TooManyTopics
 from protocol.mqttsn import (
-    MAX_PACKET_BYTES,
     PubAck,
     PubComp,
     Publish,
@@ -27,6 +27,8 @@ from protocol.mqttsn import (
     short_topic_id,
 )
 
+_MAX_DATAGRAM_BYTES = 65_507
+"""What UDP over IPv4 carries, a little less than the largest packet."""
 _PUBLISH_OVERHEAD = 9
 _UNUSED = (TopicType.NORMAL, 0)
 """The topic of a PUBREL, which has none."""
@@ -44,25 +46,32 @@ class Downlink:
 
     def deliver(self, session: Session, topic: str, payload: bytes, qos: int, retain: bool, now: float) -> None:
         """Queue a message for a client, and send it if the client can hear it."""
-        if max(len(payload), len(topic.encode())) + _PUBLISH_OVERHEAD > MAX_PACKET_BYTES:
-            self._out.count("dropped", "larger than a packet")
+        route_bytes = sum(len(node_id) + 3 for node_id in session.peer[1])
+        if max(len(payload), len(topic.encode())) + _PUBLISH_OVERHEAD + route_bytes > _MAX_DATAGRAM_BYTES:
+            self._out.count("dropped", "larger than a datagram")
             return
         if qos == 0 and session.state in (State.OFFLINE, State.RETURNING):
             self._out.count("dropped", "qos 0 to an offline client")
             return
         line = session.open_line(self._config.retry)
         outgoing = Outgoing(line.next_seq, topic, payload, qos, retain)
-        line.next_seq += 1
-        self._make_room(session, line, outgoing.size)
+        if not self._make_room(session, line, outgoing.size):
+            self._out.count("dropped", "all buffers full")
+            return
+        line.next_seq += qos > 0
         line.waiting.append(outgoing)
         line.buffered_bytes += outgoing.size
         self.buffered_bytes += outgoing.size
         if qos > 0 and not session.clean:
             self._journal.save_message(session.client_id, outgoing)
+        self.pump_if_reachable(session, now)
+
+    def pump_if_reachable(self, session: Session, now: float) -> None:
         if session.state in REACHABLE:
             self.pump(session, now)
 
-    def _make_room(self, session: Session, line: Line, size: int) -> None:
+    def _make_room(self, session: Session, line: Line, size: int) -> bool:
+        """Drop the oldest until a message of this size fits. False: other clients' messages take all the room."""
         config = self._config
         while line.waiting and (
             len(line.waiting) >= config.max_buffered_messages
@@ -71,6 +80,7 @@ class Downlink:
         ):
             self._forget(session, line, line.waiting.popleft())
             self._out.count("dropped", f"buffer full, client {session.state.name.lower()}")
+        return self.buffered_bytes + size <= config.max_buffered_bytes_total
 
     def adopt(self, session: Session) -> None:
         """Count in what a restored session brings along."""
@@ -95,6 +105,8 @@ class Downlink:
             return
         while line.waiting and line.registration is None and len(line.in_flight) < self._config.in_flight_per_client:
             outgoing = line.waiting[0]
+            if outgoing.qos > 0 and outgoing.msg_id in line.in_flight:
+                return
             reference = self._reference(session, outgoing)
             if reference is None:
                 if not self._register(session, line, outgoing.topic, now):
@@ -138,21 +150,24 @@ class Downlink:
 
     def _transmit_registration(self, session: Session, line: Line, registration: Registration, now: float) -> None:
         registration.attempts += 1
+        registration.due = now + self._wait_s(session, line, registration)
         registration.sent_at = now
-        registration.due = now + line.round_trip.wait_s(registration.attempts, self._random)
         self._out.send(Register(registration.topic_id, registration.msg_id, registration.topic), session.peer)
 
     def _transmit(
         self, session: Session, line: Line, outgoing: Outgoing, reference: tuple[TopicType, int], now: float
     ) -> None:
         outgoing.attempts += 1
+        outgoing.due = now + self._wait_s(session, line, outgoing)
         outgoing.sent_at = now
-        outgoing.due = now + line.round_trip.wait_s(outgoing.attempts, self._random)
         if outgoing.leg is Leg.PUBCOMP:
             self._out.send(PubRel(outgoing.msg_id), session.peer)
         else:
             self._send_publish(session, outgoing, reference)
             outgoing.sent_before = True
+
+    def _wait_s(self, session: Session, line: Line, packet: Outgoing | Registration) -> float:
+        return line.round_trip.wait_s(packet.attempts, self._random, alive=session.last_heard > packet.sent_at)
 
     def _send_publish(self, session: Session, outgoing: Outgoing, reference: tuple[TopicType, int]) -> None:
         topic_type, topic_id = reference
@@ -187,7 +202,7 @@ class Downlink:
             session.topics.told.add(registration.topic_id)
         else:
             self._drop_topic(session, line, registration.topic)
-        self.pump(session, now)
+        self.pump_if_reachable(session, now)
 
     def _drop_topic(self, session: Session, line: Line, topic: str) -> None:
         for outgoing in [waiting for waiting in line.waiting if waiting.topic == topic]:
@@ -198,59 +213,73 @@ class Downlink:
     def acknowledged(self, session: Session, message: PubAck, now: float) -> None:
         """PUBACK: done at QoS 1; with an error code, at any QoS, what the client wants instead."""
         line = session.line
-        outgoing = None if line is None else line.in_flight.get(message.msg_id)
-        if line is None or outgoing is None:
-            self._invalid_qos_0_topic(session, message)
-        elif message.return_code == ReturnCode.INVALID_TOPIC:
-            self._tell_again(session, line, outgoing)
-            self.pump(session, now)
+        outgoing = self._find(line, message.msg_id)
+        if message.return_code == ReturnCode.INVALID_TOPIC:
+            self._unknown_topic(session, message.topic_id, outgoing)
+            self.pump_if_reachable(session, now)
+        elif line is None or outgoing is None:
+            self._out.count("refused", "puback for nothing")
         elif message.return_code == ReturnCode.CONGESTION:
             self._out.count("congestion from a client")
         elif message.return_code != ReturnCode.ACCEPTED:
-            self._forget(session, line, line.in_flight.pop(message.msg_id))
             self._out.count("dropped", "client refused the message")
-            self.pump(session, now)
-        elif outgoing.leg is Leg.PUBACK:
+            self._finish(session, line, outgoing, now)
+        elif outgoing.qos == 1:
             self._finish(session, line, outgoing, now)
         else:
             self._out.count("refused", "puback to a qos 2 message")
 
-    def _tell_again(self, session: Session, line: Line, refused: Outgoing) -> None:
+    def _find(self, line: Line | None, msg_id: int) -> Outgoing | None:
+        """The message an answer is about: in flight, or sent before and put back when the client slept or left."""
+        if line is None:
+            return None
+        outgoing = line.in_flight.get(msg_id)
+        if outgoing is None:
+            for waiting in islice(line.waiting, self._config.in_flight_per_client):
+                if waiting.sent_before and waiting.qos > 0 and waiting.msg_id == msg_id:
+                    return waiting
+        return outgoing
+
+    def _unknown_topic(self, session: Session, topic_id: int, refused: Outgoing | None) -> None:
         """The client has no such topic id (any more): register it again before anything of that topic is sent."""
-        session.topics.told.discard(session.topics.by_name.get(refused.topic, 0))
-        if refused.attempts >= self._config.retry.attempts:
-            self._forget(session, line, line.in_flight.pop(refused.msg_id))
+        line = session.line
+        name = refused.topic if refused is not None else session.topics.by_id.get(topic_id)
+        if line is None or name is None:
+            self._out.count("refused", "puback for nothing")
+            return
+        session.topics.told.discard(session.topics.by_name.get(name, 0))
+        if refused is not None and refused.attempts >= self._config.retry.attempts:
+            self._remove(session, line, refused)
             self._out.count("dropped", "client refused the topic")
-        same = [each for each in line.in_flight.values() if each.topic == refused.topic and each.leg is not Leg.PUBCOMP]
+        same = [each for each in line.in_flight.values() if each.topic == name and each.leg is not Leg.PUBCOMP]
         for outgoing in reversed(same):
             line.waiting.appendleft(line.in_flight.pop(outgoing.msg_id))
-
-    def _invalid_qos_0_topic(self, session: Session, message: PubAck) -> None:
-        """A client may say of a QoS 0 message that it does not know its topic id: tell it before the next one."""
-        if message.return_code == ReturnCode.INVALID_TOPIC and message.topic_id in session.topics.told:
-            session.topics.told.discard(message.topic_id)
-        else:
-            self._out.count("refused", "puback for nothing")
 
     def received(self, session: Session, message: PubRec, now: float) -> None:
         """PUBREC: the client has the message; it may be released."""
         line = session.line
-        outgoing = None if line is None else line.in_flight.get(message.msg_id)
+        outgoing = self._find(line, message.msg_id)
         if line is None or outgoing is None or outgoing.qos != 2:
             # The exchange is over here; let the client finish it as well.
             self._out.send(PubRel(message.msg_id), session.peer)
             return
-        if outgoing.leg is Leg.PUBREC:
+        if outgoing.leg is not Leg.PUBCOMP:
             if outgoing.attempts == 1:
                 line.round_trip.measured(now - outgoing.sent_at)
             outgoing.leg = Leg.PUBCOMP
             outgoing.attempts = 0
-        self._transmit(session, line, outgoing, _UNUSED, now)
+            if not session.clean:
+                self._journal.release_message(session.client_id, outgoing.seq)
+        if session.state in REACHABLE:
+            if outgoing.msg_id not in line.in_flight:
+                line.waiting.remove(outgoing)
+                line.in_flight[outgoing.msg_id] = outgoing
+            self._transmit(session, line, outgoing, _UNUSED, now)
 
     def completed(self, session: Session, message: PubComp, now: float) -> None:
         """PUBCOMP ends a QoS 2 delivery."""
         line = session.line
-        outgoing = None if line is None else line.in_flight.get(message.msg_id)
+        outgoing = self._find(line, message.msg_id)
         if line is None or outgoing is None or outgoing.leg is not Leg.PUBCOMP:
             self._out.count("refused", "pubcomp for nothing")
             return
@@ -259,9 +288,15 @@ class Downlink:
     def _finish(self, session: Session, line: Line, outgoing: Outgoing, now: float) -> None:
         if outgoing.attempts == 1:
             line.round_trip.measured(now - outgoing.sent_at)
-        del line.in_flight[outgoing.msg_id]
+        self._remove(session, line, outgoing)
+        self.pump_if_reachable(session, now)
+
+    def _remove(self, session: Session, line: Line, outgoing: Outgoing) -> None:
+        if line.in_flight.get(outgoing.msg_id) is outgoing:
+            del line.in_flight[outgoing.msg_id]
+        else:
+            line.waiting.remove(outgoing)
         self._forget(session, line, outgoing)
-        self.pump(session, now)
 
     def _forget(self, session: Session, line: Line, outgoing: Outgoing) -> None:
         line.buffered_bytes -= outgoing.size

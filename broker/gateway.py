@@ -14,7 +14,7 @@ One timer heap holds, per session, the earliest time somebody has to look at it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from math import inf
 from random import Random
@@ -23,7 +23,7 @@ from typing import Any
 from broker.config import GatewayConfig
 from broker.downlink import Downlink
 from broker.journal import Journal
-from broker.outputs import Address, MqttPublish, Outputs, Peer
+from broker.outputs import NOWHERE, Address, MqttPublish, Outputs, Peer
 from broker.session import REACHABLE, Event, Session, State, TooManyTopics, Upload, Will
 from broker.subscriptions import Subscriptions
 from broker.uplink import Uplink
@@ -70,6 +70,9 @@ from protocol.mqttsn import (
 from protocol.topics import state_topic
 
 _MAX_FORWARDERS = 4
+_SPARE_TIMERS = 256
+_GOODBYE_S = 10.0
+_MAX_GOODBYES = 1_024
 _HANDSHAKE_S = 60.0
 _HANDSHAKE = (State.WILL_TOPIC, State.WILL_MSG)
 _HANDSHAKE_MESSAGES = (WillTopic, WillMsg, Disconnect)
@@ -94,6 +97,7 @@ class Gateway:
         self._tiebreak = count()
         self._unannounced: dict[str, str] = {}
         self._departed: dict[str, None] = {}
+        self._goodbyes: dict[Peer, float] = {}
         self._handlers: dict[type, _Handler] = {
             Publish: self._uplink.publish,
             PubRel: self._uplink.release,
@@ -143,10 +147,12 @@ class Gateway:
         for session in sessions:
             if session.state in (State.ASLEEP, State.AWAKE):
                 session.state = State.ASLEEP
-                self._by_peer[session.peer] = session
+                if session.peer != NOWHERE:
+                    self._by_peer[session.peer] = session
             elif session.state is not State.OFFLINE:
                 session.state = State.RETURNING
                 self.outputs.send(Disconnect(), session.peer)
+                session.peer = NOWHERE
             self._by_client[session.client_id] = session
             session.announced = announced.get(session.client_id, "")
             self.subscriptions.adopt(session)
@@ -155,12 +161,12 @@ class Gateway:
         for client_id, state in announced.items():
             restored = self._by_client.get(client_id)
             if restored is None:
-                self._departed[client_id] = None
+                self._depart(client_id)
             elif restored.state is State.ASLEEP:
                 continue
             else:
                 restored.announced = "offline"
-            if state != "offline":
+            if state != "offline" and (restored is not None or client_id in self._departed):
                 self._tell_state(client_id, "offline")
 
     def stop(self) -> None:
@@ -246,6 +252,10 @@ class Gateway:
             self._uplink.publish_without_session(message)
         elif type(message) is PingReq and message.client_id in self._by_client:
             self._rebind(self._by_client[message.client_id], message, peer, now)
+        elif type(message) is Disconnect and message.duration_s is None:
+            # Answered only if it repeats a goodbye: two gateways would answer each other for ever.
+            if now - self._goodbyes.get(peer, -inf) < _GOODBYE_S:
+                self.outputs.send(Disconnect(), peer)
         elif type(message) in self._handlers:
             self.outputs.count("refused", "no session")
             self.outputs.send(Disconnect(), peer)
@@ -274,13 +284,13 @@ class Gateway:
         self._ping(session, message, now)
 
     def _move_peer(self, session: Session, peer: Peer) -> None:
-        if self._by_peer.get(session.peer) is session:
-            del self._by_peer[session.peer]
+        self._by_peer.pop(session.peer, None)
         occupant = self._by_peer.get(peer)
         if occupant is not None and occupant is not session:
             self.outputs.count("displaced")
             self._downlink.suspend(occupant)
             occupant.move(Event.DISPLACED)
+            occupant.peer = NOWHERE
             self._save(occupant)
         session.peer = peer
         self._by_peer[peer] = session
@@ -330,7 +340,7 @@ class Gateway:
     def _take_session(self, session: Session | None, message: Connect, peer: Peer, now: float) -> Session:
         announced = ""
         if session is not None:
-            if session.peer != peer and self._by_peer.get(session.peer) is session:
+            if session.peer != peer:
                 self.outputs.send(Disconnect(), session.peer)
             if session.clean or message.clean:
                 announced = session.announced
@@ -338,7 +348,7 @@ class Gateway:
                 session = None
         if session is None:
             self._make_room_for_unconfirmed()
-            session = Session(message.client_id, peer, message.clean, 0.0, now, announced=announced)
+            session = Session(message.client_id, NOWHERE, message.clean, 0.0, now, announced=announced)
             self._by_client[message.client_id] = session
             self._unconfirmed[session] = None
             self._departed.pop(message.client_id, None)
@@ -377,7 +387,7 @@ class Gateway:
 
     def _will_topic(self, session: Session, message: WillTopic, now: float) -> None:
         if session.state not in _HANDSHAKE:
-            self.outputs.count("refused", "will not asked for")
+            self._repeated_will(session, is_last=not message.topic)
         elif not message.topic:
             session.will = None
             self._finish_will(session, now)
@@ -395,8 +405,13 @@ class Gateway:
             session.will_topic.payload = message.payload
             session.will, session.will_topic = session.will_topic, None
             self._finish_will(session, now)
-        elif session.state is State.ACTIVE and session.connect is not None and session.connect.will:
-            self.outputs.count("duplicates", "will message")
+        else:
+            self._repeated_will(session, is_last=True)
+
+    def _repeated_will(self, session: Session, is_last: bool) -> None:
+        """A copy of a will message: if it was the last of the handshake, its CONNACK may have been lost."""
+        if is_last and session.state is State.ACTIVE and session.connect is not None and session.connect.will:
+            self.outputs.count("duplicates", "will")
             self.outputs.send(ConnAck(ReturnCode.ACCEPTED), session.peer)
         else:
             self.outputs.count("refused", "will not asked for")
@@ -448,7 +463,8 @@ class Gateway:
     def _filter(self, session: Session, message: Subscribe | Unsubscribe) -> str | None:
         if isinstance(message.topic, int):
             return self._config.predefined.name(session.client_id, message.topic)
-        return message.topic if is_topic_filter(message.topic) else None
+        # Shared subscriptions are refused: to the broker, all our clients are one.
+        return message.topic if is_topic_filter(message.topic) and not message.topic.startswith("$share") else None
 
     def _subscribe(self, session: Session, message: Subscribe, now: float) -> None:
         topic_filter = self._filter(session, message)
@@ -457,8 +473,7 @@ class Gateway:
         if topic_filter is None:
             code = ReturnCode.INVALID_TOPIC
         elif not self._uplink.broker_is_up or (
-            topic_filter not in session.subscriptions
-            and len(session.subscriptions) >= self._config.max_subscriptions_per_session
+            self.subscriptions.count(session, topic_filter) >= self._config.max_subscriptions_per_session
         ):
             code = ReturnCode.CONGESTION
         elif message.topic_type == TopicType.NORMAL and not has_wildcard(topic_filter):
@@ -470,7 +485,7 @@ class Gateway:
             self.outputs.count("subscribe refused", code.name.lower())
             self.outputs.send(SubAck(0, message.msg_id, code), session.peer)
         else:
-            self.subscriptions.ask(session, topic_filter, message.qos, message.msg_id, topic_id)
+            self.subscriptions.ask(session, topic_filter, message.qos, message.msg_id, topic_id, now)
 
     def _unsubscribe(self, session: Session, message: Unsubscribe, now: float) -> None:
         topic_filter = self._filter(session, message)
@@ -483,7 +498,9 @@ class Gateway:
     # ------------------------------------------------------------------ sleeping, leaving, ending
 
     def _ping(self, session: Session, message: PingReq, now: float) -> None:
-        if session.state is State.ASLEEP and message.client_id == session.client_id:
+        if message.client_id != session.client_id and message.client_id in self._by_client:
+            self._rebind(self._by_client[message.client_id], message, session.peer, now)
+        elif session.state is State.ASLEEP and message.client_id == session.client_id:
             session.move(Event.WAKE)
             self._downlink.pump(session, now)
             self._after_downlink(session, now)
@@ -501,6 +518,10 @@ class Gateway:
 
     def _disconnect(self, session: Session, message: Disconnect, now: float) -> None:
         self.outputs.send(Disconnect(), session.peer)
+        self._goodbyes.pop(session.peer, None)
+        self._goodbyes[session.peer] = now
+        if len(self._goodbyes) > _MAX_GOODBYES:
+            del self._goodbyes[next(iter(self._goodbyes))]
         if message.duration_s and session.state in (State.ACTIVE, State.ASLEEP, State.AWAKE):
             self._downlink.suspend(session)
             session.move(Event.SLEEP)
@@ -519,8 +540,8 @@ class Gateway:
         self._downlink.suspend(session)
         session.move(Event.LEAVE)
         session.last_heard = now
-        if self._by_peer.get(session.peer) is session:
-            del self._by_peer[session.peer]
+        self._by_peer.pop(session.peer, None)
+        session.peer = NOWHERE
         self._save(session)
         self._announce(session, "offline")
         self._schedule(session, self._deadline(session))
@@ -528,8 +549,7 @@ class Gateway:
     def _lose(self, session: Session, why: str, now: float) -> None:
         """The client is not to be heard of any more: its will is published."""
         self.outputs.count("sessions lost", why)
-        if self._by_peer.get(session.peer) is session:
-            self.outputs.send(Disconnect(), session.peer)
+        self.outputs.send(Disconnect(), session.peer)
         if session.will is not None:
             self.outputs.count("wills")
             will = session.will
@@ -543,13 +563,17 @@ class Gateway:
         self._forget(session)
         if session.confirmed:
             self._announce(session, "offline")
-            self._departed[session.client_id] = None
-            if len(self._departed) > self._config.max_departed:
-                oldest = next(iter(self._departed))
-                del self._departed[oldest]
-                self._tell_state(oldest, "")
+            self._depart(session.client_id)
         else:
             self._announce(session, "")
+
+    def _depart(self, client_id: str) -> None:
+        """A client without a session is remembered as offline, as long as there are not too many of them."""
+        self._departed[client_id] = None
+        if len(self._departed) > self._config.max_departed:
+            oldest = next(iter(self._departed))
+            del self._departed[oldest]
+            self._tell_state(oldest, "")
 
     def _forget(self, session: Session) -> None:
         """Remove a session and all that belongs to it."""
@@ -558,8 +582,8 @@ class Gateway:
         session.uploads = {}
         session.move(Event.FORGET)
         self._unconfirmed.pop(session, None)
-        if self._by_peer.get(session.peer) is session:
-            del self._by_peer[session.peer]
+        self._by_peer.pop(session.peer, None)
+        session.peer = NOWHERE
         if self._by_client.get(session.client_id) is session:
             del self._by_client[session.client_id]
         if not session.clean:
@@ -609,6 +633,17 @@ class Gateway:
         if at < session.wake_at:
             session.wake_at = at
             heappush(self._heap, (at, next(self._tiebreak), session))
+            if len(self._heap) > 2 * len(self._by_client) + _SPARE_TIMERS:
+                self._drop_stale_timers()
+
+    def _drop_stale_timers(self) -> None:
+        """An entry that was overtaken by an earlier one stays in the heap; there must not be many of them."""
+        self._heap = [
+            entry
+            for entry in self._heap
+            if entry[2] is None or (entry[0] == entry[2].wake_at and entry[2].state is not State.GONE)
+        ]
+        heapify(self._heap)
 
     def tick(self, now: float) -> None:
         """Do what is due: retransmissions, lost and expired sessions, advertising."""

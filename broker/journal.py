@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from broker.outputs import Peer
-from broker.session import Outgoing, Session, State, Subscription, Will
+from broker.session import Leg, Outgoing, Session, State, Subscription, Will
 from protocol.mqttsn import RetryPolicy
 
 
@@ -29,6 +29,7 @@ class Journal(Protocol):
     def save_subscription(self, client_id: str, topic_filter: str, qos: int) -> None: ...
     def delete_subscription(self, client_id: str, topic_filter: str) -> None: ...
     def save_message(self, client_id: str, message: Outgoing) -> None: ...
+    def release_message(self, client_id: str, seq: int) -> None: ...
     def delete_message(self, client_id: str, seq: int) -> None: ...
     def save_announcement(self, client_id: str, state: str) -> None: ...
     def delete_announcement(self, client_id: str) -> None: ...
@@ -43,6 +44,7 @@ class NoJournal:
     def save_subscription(self, client_id: str, topic_filter: str, qos: int) -> None: ...
     def delete_subscription(self, client_id: str, topic_filter: str) -> None: ...
     def save_message(self, client_id: str, message: Outgoing) -> None: ...
+    def release_message(self, client_id: str, seq: int) -> None: ...
     def delete_message(self, client_id: str, seq: int) -> None: ...
     def save_announcement(self, client_id: str, state: str) -> None: ...
     def delete_announcement(self, client_id: str) -> None: ...
@@ -60,7 +62,7 @@ CREATE TABLE session (
 CREATE TABLE topic (client_id TEXT, topic_id INTEGER, name TEXT, PRIMARY KEY (client_id, topic_id)) WITHOUT ROWID;
 CREATE TABLE subscription (client_id TEXT, filter TEXT, qos INTEGER, PRIMARY KEY (client_id, filter)) WITHOUT ROWID;
 CREATE TABLE message (
-    client_id TEXT, seq INTEGER, topic TEXT, payload BLOB, qos INTEGER, retain INTEGER,
+    client_id TEXT, seq INTEGER, topic TEXT, payload BLOB, qos INTEGER, retain INTEGER, released INTEGER,
     PRIMARY KEY (client_id, seq));
 CREATE TABLE announcement (client_id TEXT PRIMARY KEY, state TEXT) WITHOUT ROWID;
 CREATE TABLE filter (id INTEGER PRIMARY KEY AUTOINCREMENT, filter TEXT UNIQUE);
@@ -154,7 +156,7 @@ class SqliteJournal:
 
     def save_message(self, client_id: str, message: Outgoing) -> None:
         self._write(
-            "INSERT OR REPLACE INTO message VALUES (?,?,?,?,?,?)",
+            "INSERT OR REPLACE INTO message VALUES (?,?,?,?,?,?,0)",
             client_id,
             message.seq,
             message.topic,
@@ -162,6 +164,10 @@ class SqliteJournal:
             message.qos,
             message.retain,
         )
+
+    def release_message(self, client_id: str, seq: int) -> None:
+        """The client has the message (QoS 2): from now on only its release is sent."""
+        self._write("UPDATE message SET released=1 WHERE client_id=? AND seq=?", client_id, seq)
 
     def delete_message(self, client_id: str, seq: int) -> None:
         self._write("DELETE FROM message WHERE client_id=? AND seq=?", client_id, seq)
@@ -217,11 +223,13 @@ class SqliteJournal:
                 "SELECT filter, qos FROM subscription WHERE client_id=?", (client_id,)
             ):
                 session.subscriptions[topic_filter] = Subscription(qos)
-            for seq, topic, payload, qos, retain in self._db.execute(
-                "SELECT seq, topic, payload, qos, retain FROM message WHERE client_id=? ORDER BY seq", (client_id,)
+            for seq, topic, payload, qos, retain, released in self._db.execute(
+                "SELECT seq, topic, payload, qos, retain, released FROM message WHERE client_id=? ORDER BY seq",
+                (client_id,),
             ):
                 line = session.open_line(policy)
-                line.waiting.append(Outgoing(seq, topic, payload, qos, bool(retain), sent_before=True))
+                leg = Leg.PUBCOMP if released else None
+                line.waiting.append(Outgoing(seq, topic, payload, qos, bool(retain), leg, sent_before=True))
                 line.buffered_bytes += line.waiting[-1].size
                 line.next_seq = seq + 1
             yield session

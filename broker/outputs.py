@@ -17,6 +17,9 @@ Address = tuple[Any, ...]
 Peer = tuple[Address, tuple[bytes, ...]]
 """Where a client is: the address datagrams come from and, behind forwarders, the wireless node ids on the way."""
 
+NOWHERE: Peer = ((), ())
+"""The peer of a client that is at no known address: what is sent there is not sent."""
+
 
 @dataclass(slots=True)
 class MqttPublish:
@@ -57,8 +60,10 @@ class Outputs:
 
     def send(self, message: Message, peer: Peer) -> None:
         """Queue a packet for a client, wrapped for the forwarders it came through."""
-        datagram = encode(message)
         address, route = peer
+        if not address:
+            return
+        datagram = encode(message)
         for node_id in route:
             datagram = encapsulate(datagram, node_id)
         self.datagrams.append((datagram, address))

@@ -109,6 +109,7 @@ class Outgoing:
     sent_at: float = 0.0
     due: float = inf
     sent_before: bool = False
+    """It may have reached the client already, under this message id."""
 
     @property
     def msg_id(self) -> int:
@@ -162,6 +163,12 @@ class Subscription:
     qos: int
     retained_until: float = -inf
     retained_seen: set[str] | None = None
+
+    def expect_retained(self, now: float) -> None:
+        """The client has just subscribed (again): retained messages are for it until further notice."""
+        if self.retained_seen is None or now > self.retained_until:
+            self.retained_seen = set()
+        self.retained_until = inf
 
 
 class TooManyTopics(Exception):

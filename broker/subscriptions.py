@@ -24,7 +24,7 @@ class _Waiting:
     session: Session
     msg_id: int
     topic_id: int
-    qos: int
+    subscription: Subscription
 
 
 @dataclass(slots=True)
@@ -35,8 +35,8 @@ class _Filter:
     @property
     def qos(self) -> int:
         """QoS 1 is the most that is asked of the broker: the bridge keeps copies out by itself, across crashes."""
-        wanted = [each.qos for each in self.subscribers.values()] + [each.qos for each in self.waiting]
-        return min(1, max(wanted, default=0))
+        waiting = (each.subscription.qos for each in self.waiting)
+        return min(1, max((*(each.qos for each in self.subscribers.values()), *waiting), default=0))
 
 
 class Subscriptions:
@@ -54,15 +54,28 @@ class Subscriptions:
     def filters(self) -> Iterator[str]:
         return iter(self._filters)
 
-    def ask(self, session: Session, topic_filter: str, qos: int, msg_id: int, topic_id: int) -> None:
-        """Ask the broker on behalf of a client; a repeated question is not asked twice."""
+    def count(self, session: Session, besides: str) -> int:
+        """How many filters a client has or has asked for, besides one."""
+        return len({*session.subscriptions, *self._asking.get(session, ())} - {besides})
+
+    def ask(self, session: Session, topic_filter: str, qos: int, msg_id: int, topic_id: int, now: float) -> None:
+        """Ask the broker on behalf of a client; a repeated question is not asked twice.
+
+        The broker may send messages before it answers, so the client counts as a subscriber from here on.
+        """
         entry = self._filters.setdefault(topic_filter, _Filter())
-        for waiting in entry.waiting:
-            if waiting.session is session:
-                waiting.msg_id, waiting.qos = msg_id, qos
-                return
-        entry.waiting.append(_Waiting(session, msg_id, topic_id, qos))
-        self._asking.setdefault(session, set()).add(topic_filter)
+        waiting = next((each for each in entry.waiting if each.session is session), None)
+        if waiting is not None and waiting.subscription.qos == qos:
+            waiting.msg_id = msg_id
+            return
+        if waiting is None:
+            subscription = session.subscriptions.get(topic_filter) or Subscription(qos)
+            waiting = _Waiting(session, msg_id, topic_id, subscription)
+            entry.waiting.append(waiting)
+            self._asking.setdefault(session, set()).add(topic_filter)
+        waiting.msg_id = msg_id
+        waiting.subscription.qos = qos
+        waiting.subscription.expect_retained(now)
         self._out.mqtt.append(MqttSubscribe(topic_filter, entry.qos, retained=True))
 
     def answered(self, topic_filter: str, accepted: bool, now: float) -> list[Session]:
@@ -74,17 +87,12 @@ class Subscriptions:
         for waiting in entry.waiting:
             session = waiting.session
             self._asks_no_more(session, topic_filter)
+            subscription = waiting.subscription
+            subscription.retained_until = now + self._config.retained_window_s
             code = ReturnCode.ACCEPTED if accepted else ReturnCode.NOT_SUPPORTED
-            self._out.send(SubAck(waiting.topic_id, waiting.msg_id, code, waiting.qos), session.peer)
+            self._out.send(SubAck(waiting.topic_id, waiting.msg_id, code, subscription.qos), session.peer)
             if accepted:
-                subscription = session.subscriptions.get(topic_filter)
-                if subscription is None:
-                    subscription = session.subscriptions[topic_filter] = Subscription(waiting.qos)
-                subscription.qos = waiting.qos
-                subscription.retained_until = now + self._config.retained_window_s
-                if subscription.retained_seen is None:
-                    subscription.retained_seen = set()
-                entry.subscribers[session] = subscription
+                session.subscriptions[topic_filter] = entry.subscribers[session] = subscription
                 granted.append(session)
         entry.waiting.clear()
         self._drop_if_unused(topic_filter, entry)
@@ -141,11 +149,14 @@ class Subscriptions:
         entry = self._filters.get(topic_filter)
         if entry is None:
             return []
-        recipients = []
-        for session, subscription in entry.subscribers.items():
-            if self._wants(subscription, topic, retained, now):
-                recipients.append((session, subscription.qos))
-        return recipients
+        subscribers = entry.subscribers
+        if entry.waiting:
+            subscribers = {**subscribers, **{each.session: each.subscription for each in entry.waiting}}
+        return [
+            (session, subscription.qos)
+            for session, subscription in subscribers.items()
+            if self._wants(subscription, topic, retained, now)
+        ]
 
     @staticmethod
     def _wants(subscription: Subscription, topic: str, retained: bool, now: float) -> bool:

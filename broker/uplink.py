@@ -82,7 +82,7 @@ class Uplink:
         if known is not None and known.digest == digest:
             self._repeat(session, known, message)
             return
-        if message.qos == 2 and session.finished.get(message.msg_id, (None, 0.0))[0] == digest:
+        if message.qos == 2 and self._is_finished(session, message.msg_id, digest, now):
             self._out.count("duplicates", "finished qos 2 publish")
             self._out.send(PubRec(message.msg_id), session.peer)
             return
@@ -96,6 +96,10 @@ class Uplink:
         self.pending_bytes += size
         self._out.count("published", str(message.qos))
         self._out.mqtt.append(MqttPublish(name, message.payload, message.qos, message.retain, upload))
+
+    def _is_finished(self, session: Session, msg_id: int, digest: int, now: float) -> bool:
+        known, at = session.finished.get(msg_id, (None, 0.0))
+        return known == digest and now - at <= self._config.exchange_memory_s
 
     def _repeat(self, session: Session, upload: Upload, message: Publish) -> None:
         self._out.count("duplicates", f"qos {upload.qos} publish")

@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
+_ALIVE_GROWTH = 1.2
+_SILENT_GROWTH = 1.5
+
 
 @dataclass(slots=True)
 class RetryPolicy:
@@ -36,9 +39,13 @@ class RoundTrip:
             self.deviation_s += (abs(seconds - self.smoothed_s) - self.deviation_s) / 4
             self.smoothed_s += (seconds - self.smoothed_s) / 8
 
-    def wait_s(self, attempt: int, random: Random) -> float:
-        """How long to wait for an answer after sending for the `attempt`-th time (from 1), jitter included."""
+    def wait_s(self, attempt: int, random: Random, alive: bool = False) -> float:
+        """How long to wait for an answer after sending for the `attempt`-th time (from 1), jitter included.
+
+        `alive` says that the peer has been heard of since the packet was last sent: then the packet or its answer was
+        lost on a working link, and the wait grows gently. Towards a silent peer it grows faster.
+        """
         policy = self.policy
         base = policy.first_s if self.smoothed_s < 0 else self.smoothed_s + 4 * self.deviation_s
-        base = max(base, policy.least_s) * 2.0 ** min(attempt - 1, 16)
+        base = max(base, policy.least_s) * (_ALIVE_GROWTH if alive else _SILENT_GROWTH) ** min(attempt - 1, 16)
         return min(base, policy.most_s) * (1 + random.random() / 4)

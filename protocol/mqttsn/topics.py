@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import re
+
 MAX_TOPIC_BYTES = 1_024
+MAX_TOPIC_LEVELS = 200
+
+_PLANES = "".join(f"{chr(plane << 16 | 0xFFFE)}{chr(plane << 16 | 0xFFFF)}" for plane in range(17))
+_FORBIDDEN = re.compile(f"[\x00-\x1f\x7f-\x9f\ufdd0-\ufdef{_PLANES}]")
+"""Control characters and what Unicode has set aside: brokers close the connection on these."""
 
 
 def is_topic_name(name: str) -> bool:
-    """A name one can publish to: not empty, no wildcard, no NUL, of bounded length."""
-    return _is_bounded(name) and "+" not in name and "#" not in name
+    """A name one can publish to: not empty, no wildcard, nothing a broker hangs up on, of bounded length and depth."""
+    return _is_legal(name) and "+" not in name and "#" not in name
 
 
 def is_topic_filter(text: str) -> bool:
     """A filter one can subscribe to: `+` fills a level, `#` only as the whole last level."""
-    if not _is_bounded(text):
+    if not _is_legal(text):
         return False
     levels = text.split("/")
     return all(("+" not in level or level == "+") and "#" not in level for level in levels[:-1]) and (
@@ -38,5 +45,9 @@ def matches(topic_filter: str, name: str) -> bool:
     return len(wanted) == len(levels)
 
 
-def _is_bounded(text: str) -> bool:
-    return 0 < len(text.encode()) <= MAX_TOPIC_BYTES and "\0" not in text
+def _is_legal(text: str) -> bool:
+    return (
+        0 < len(text.encode()) <= MAX_TOPIC_BYTES
+        and text.count("/") < MAX_TOPIC_LEVELS
+        and _FORBIDDEN.search(text) is None
+    )
