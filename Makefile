@@ -13,8 +13,9 @@ help: ## Show this help
 setup: ## Create .venv from requirements.lock and install the system tools
 	@sh scripts/setup.sh
 
+# Most of the time goes to waiting for slow links, so there are more workers than cores.
 test: lint ## Run lint, then the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 lint: setup ## Run ruff and mypy
 	$(BIN)/ruff check .
