@@ -56,7 +56,7 @@ class Bridge:
             broker,
             f"{self._name}-down",
             keep_session=journal is not None,
-            handlers=Handlers(self._downlink_up, self._down, _nothing, self._subscribed, self._message, turn),
+            handlers=Handlers(self._downlink_up, self._downlink_down, _nothing, self._subscribed, self._message, turn),
         )
         self._uplink.set_will(self._state_topic, b"offline")
         self._queue: deque[MqttPublish] = deque()
@@ -73,7 +73,7 @@ class Bridge:
 
     @property
     def _state_topic(self) -> str:
-        return f"tl/gateway/{self._name}/state"
+        return f"tl-gateway/{self._name}/state"
 
     @property
     def name(self) -> str:
@@ -146,9 +146,12 @@ class Bridge:
             log.info("mqtt connected name=%s", self._name)
             self._gateway.broker_up(monotonic())
 
-    def _down(self) -> None:
+    def _downlink_down(self) -> None:
         self._asked.clear()
         self._to_acknowledge.clear()
+        self._down()
+
+    def _down(self) -> None:
         if self._is_up:
             self._is_up = False
             self._drained.set()

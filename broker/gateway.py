@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 from itertools import count
-from math import inf
+from math import ceil, inf
 from random import Random
 from typing import Any
 
@@ -657,7 +657,7 @@ class Gateway:
 
     def _advertise(self, now: float) -> None:
         every_s = self._config.advertise_every_s
-        self.outputs.broadcasts.append(encode(Advertise(self._config.gateway_id, min(round(every_s), 0xFFFF))))
+        self.outputs.broadcasts.append(encode(Advertise(self._config.gateway_id, min(ceil(every_s), 0xFFFF))))
         heappush(self._heap, (now + every_s, next(self._tiebreak), None))
 
     def _attend(self, session: Session, now: float) -> None:

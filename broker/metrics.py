@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from broker.bridge import Bridge
 from broker.gateway import Gateway
+from broker.server import CannotListen
 
 COUNTERS: dict[str, tuple[str, str, str]] = {
     # counter of the machine: (metric, label or "", what it means)
@@ -84,5 +85,8 @@ def serve_metrics(gateway: Gateway, bridge: Bridge, host: str, port: int) -> int
     """Answer Prometheus on its own thread; returns the port (asked for 0, a free one)."""
     registry = CollectorRegistry()
     registry.register(GatewayMetrics(gateway, bridge))
-    server, _ = start_http_server(port, host, registry)
+    try:
+        server, _ = start_http_server(port, host, registry)
+    except OSError as error:
+        raise CannotListen(f"cannot serve metrics on {host}:{port}: {error.strerror}") from error
     return int(server.server_port)

@@ -203,6 +203,7 @@ class MqttConnection:
             client.will_set(*self._will, qos=1, retain=True)
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
+        client.on_socket_close = self._on_socket_close
         client.on_answer = self._handlers.published
         client.on_subscribe = lambda _c, _u, mid, codes, _p: self._handlers.subscribed(
             mid, not any(code.is_failure for code in codes)
@@ -275,6 +276,13 @@ class MqttConnection:
 
     def _on_disconnect(self, *_: Any) -> None:
         self._close()
+
+    def _on_socket_close(self, _client: Any, _data: Any, sock: Any) -> None:
+        """paho closes its socket: the event loop has to forget it first, or a new one of that number is never heard."""
+        if sock.fileno() >= 0:
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(sock)
+            loop.remove_writer(sock)
 
     def _close(self) -> None:
         """Forget the socket and tell the owner, once."""

@@ -215,7 +215,11 @@ def _advertising(main: socket.socket, group: tuple[str, int], interface: str) ->
     """Prepare for ADVERTISE and, on a multicast group, listen there for SEARCHGW as well."""
     host, port = group
     main.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
-    if not ip_address(host).is_multicast:
+    try:
+        is_multicast = ip_address(host).is_multicast
+    except ValueError:
+        raise CannotListen(f"cannot advertise on {host}:{port}: {host} is not an IP address") from None
+    if not is_multicast:
         return None
     try:
         source = socket.inet_aton(interface)

@@ -122,7 +122,7 @@ class _Demo:
         name = DEVICES[0]
         typer.echo(f"\n{name} subscribes to its commands and falls asleep; a command comes; it wakes and asks.")
         commands: list[Message] = []
-        client.subscribe(f"commands/{name}", commands.append, qos=1).result(_PATIENCE_S)
+        client.subscribe(f"commands/{name}", commands.append, qos=2).result(_PATIENCE_S)
         client.sleep(600, check_every_s=0).result(_PATIENCE_S)
         asleep = self._cloud.wait(lambda: self._cloud.states.get(state_topic(name)) == "asleep")
         self.check(asleep, f"its retained state on {state_topic(name)} is asleep")

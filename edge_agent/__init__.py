@@ -1,0 +1,1 @@
+"""The device side of Threadline: capture, stream engine, spool and the MQTT-SN client that carries them."""
