@@ -113,8 +113,17 @@ def gateway(
 
 
 @app.command()
-def demo() -> None:
+def demo(
+    embedded: Annotated[
+        bool, typer.Option("--embedded", help="Use the embedded MQTT broker even if Mosquitto is installed.")
+    ] = False,
+) -> None:
     """Show what works: devices, gateway and broker on this machine, for a few seconds."""
     from threadline.demo import run
+    from threadline.lab import ServiceFailed
 
-    run()
+    try:
+        failures = run(embedded)
+    except ServiceFailed as error:
+        _fail(str(error))
+    raise typer.Exit(1 if failures else 0)

@@ -166,9 +166,9 @@ class EmbeddedBroker(_BrokerService):
         return [sys.executable, "-m", "amqtt.scripts.broker_script", "-c", str(config)]
 
 
-def mqtt_broker(folder: Path) -> Mosquitto | EmbeddedBroker:
-    """Mosquitto where it is installed, the embedded broker elsewhere."""
-    return Mosquitto(folder) if find_mosquitto() else EmbeddedBroker(folder)
+def mqtt_broker(folder: Path, embedded: bool = False) -> Mosquitto | EmbeddedBroker:
+    """Mosquitto where it is installed, the embedded broker elsewhere or when asked for."""
+    return EmbeddedBroker(folder) if embedded or not find_mosquitto() else Mosquitto(folder)
 
 
 class GatewayService(Service):

@@ -1,0 +1,34 @@
+"""A goal says what was measured, what was wanted, and whether it was met; a missed one is printed as missed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench._goals import Goal, Report
+
+
+@pytest.mark.parametrize(
+    ("goal", "line"),
+    [
+        (Goal("ratio", 0.8, "<=", 1, "x"), "goal ratio measured 0.8x wanted <= 1x met"),
+        (Goal("ratio", 1.2, "<=", 1, "x"), "goal ratio measured 1.2x wanted <= 1x missed"),
+        (Goal("held", 5000, ">=", 5000), "goal held measured 5000 wanted >= 5000 met"),
+        (Goal("memory", 60, "<", 60, "MB"), "goal memory measured 60MB wanted < 60MB missed"),
+    ],
+)
+def test_a_goal_is_one_line(goal: Goal, line: str) -> None:
+    assert goal.line() == line
+
+
+def test_the_json_file_has_the_figures_and_whether_each_goal_was_met(tmp_path: Path) -> None:
+    report = Report("some", quick=True, json_file=tmp_path / "out.json")
+    report.figures.append({"clients": 8})
+    report.goal("slow", 3.0, "<=", 2.0)
+    report.finish()
+    written = json.loads((tmp_path / "out.json").read_text())
+    assert written["quick"] is True
+    assert written["figures"] == [{"clients": 8}]
+    assert written["goals"] == [{"name": "slow", "measured": 3.0, "op": "<=", "wanted": 2.0, "unit": "", "met": False}]
