@@ -199,14 +199,15 @@ class LossyLink:
         if self.partitioned:
             traffic.dropped += 1
             return
+        traffic.forwarded += 1
         try:
             if upwards:
                 endpoint = self._upstream.get(client) or self._connect(client)
                 endpoint.sendto(datagram, self.target)
             else:
                 self._front.sendto(datagram, client)
-            traffic.forwarded += 1
         except OSError:
+            traffic.forwarded -= 1
             traffic.dropped += 1
 
 

@@ -217,7 +217,7 @@ class Link:
             self._suspend()
             self._fall_asleep(now)
         elif now - self._slept_at < _ECHO_S:
-            # Most likely a copy of the gateway's answer when we fell asleep. If it is not, our next packet gets another.
+            # Most likely a copy of the gateway's answer when we fell asleep. If not, our next packet gets another.
             self._wire.stats.duplicates += 1
         elif self.state in (State.CONNECTED, State.AWAKE):
             self._lost(TransportError("the gateway ended the connection"), now, move_on=False)

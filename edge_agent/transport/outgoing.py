@@ -188,7 +188,11 @@ class Outbox:
         """An answer came. A packet that answers to later ones overtook, one after the other, is most likely lost: it
         need not wait as long as one of which nothing is known."""
         wire = self._wire
-        wire.answered(acked, now)
+        if wire.answered(acked, now):
+            for item in self.by_id.values():
+                if item.deadline < NEVER:
+                    item.deadline = min(item.deadline, max(now, item.sent_at + wire.least_wait_s()))
+                    wire.sooner(item.deadline)
         if acked.attempts != 1:
             return
         sent_at = acked.sent_at

@@ -19,6 +19,8 @@ T = TypeVar("T")
 _AMBIGUOUS = 8
 _FAR_TOO_MANY = 3
 _MOST_KEPT_BACK_OFF = 6
+_LONGEST_KEPT_WAIT_S = 4.0
+"""A back-off that is kept by mistake, on a link that loses much and is not slow, must not cost more than this."""
 
 
 class Flight:
@@ -87,22 +89,25 @@ class Wire:
             alive = self.last_received > flight.sent_at
         wait_s = self.round_trip.wait_s(flight.attempts, self.random, alive)
         if self._back_off:
-            wait_s = min(wait_s * 2**self._back_off, self.config.retry.most_s)
+            wait_s = max(wait_s, min(wait_s * 2**self._back_off, _LONGEST_KEPT_WAIT_S))
         flight.deadline = now + wait_s
         flight.sent_at = now
         self.sooner(flight.deadline)
 
-    def answered(self, flight: Flight, now: float) -> None:
+    def answered(self, flight: Flight, now: float) -> bool:
         """The answer came. One to a packet sent twice tells nothing about the round trip. If all answers are of that
         kind, packets may not be lost but slow: then the longer wait is kept until one is answered unambiguously (Karn).
+        True: that has just happened, and nobody need wait so long any more.
         """
+        was_backed_off = self._back_off > 0
         if flight.attempts == 1:
             self.round_trip.measured(now - flight.sent_at)
             self._ambiguous = self._back_off = 0
         elif flight.attempts > 1:
             self._ambiguous += 1
-            if self.round_trip.smoothed_s < 0 or self._ambiguous >= _AMBIGUOUS:
+            if self._ambiguous >= _AMBIGUOUS:
                 self._back_off = min(self._back_off + flight.attempts - 1, _MOST_KEPT_BACK_OFF)
+        return was_backed_off and not self._back_off
 
     def least_wait_s(self) -> float:
         """The wait that the measured round trip alone asks for, without the policy's caution."""

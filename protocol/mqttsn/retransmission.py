@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-_ALIVE_GROWTH = 1.2
-_SILENT_GROWTH = 1.5
+_ALIVE_GROWTH = 1.15
+_SILENT_GROWTH = 1.35
 
 
 @dataclass(slots=True)

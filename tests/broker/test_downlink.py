@@ -445,6 +445,25 @@ def test_a_message_the_client_refuses_is_dropped_and_the_next_one_sent() -> None
     assert machine.counted("dropped", "client refused the message") == 1
 
 
+def test_a_pubrec_does_not_end_a_qos_1_delivery() -> None:
+    machine, _ = subscribed(qos=1)
+    machine.publish_from_broker("t/x", b"p")
+    machine.take(A)
+    assert machine.send(A, PubRec(1)) == [PubRel(1)]
+    assert machine.send(A, PubComp(1)) == []
+    machine.advance(3)
+    assert b"p" in payloads(machine.take(A))
+
+
+def test_a_regack_with_another_id_is_not_the_answer() -> None:
+    machine, _ = subscribed(topic="t/#")
+    machine.publish_from_broker("t/x", b"p", through="t/#")
+    (register,) = machine.take(A)
+    assert isinstance(register, Register)
+    assert machine.send(A, RegAck(register.topic_id, register.msg_id + 1, ACCEPTED)) == []
+    assert payloads(machine.send(A, RegAck(register.topic_id, register.msg_id, ACCEPTED))) == [b"p"]
+
+
 def test_a_repeated_pubrec_is_answered_with_pubrel_again() -> None:
     machine, _ = subscribed(qos=2)
     machine.publish_from_broker("t/x", b"p")

@@ -551,6 +551,14 @@ def test_states_that_could_not_be_told_are_told_when_the_broker_is_back() -> Non
     assert machine.announced == [("dev", "offline")]
 
 
+def test_a_client_that_connects_again_is_not_announced_again() -> None:
+    machine = Machine()
+    for keep_alive_s in (60, 61, 62):
+        machine.connect(A, "dev", keep_alive_s=keep_alive_s)
+        machine.send(A, PingReq())
+    assert machine.announced == [("dev", "online")]
+
+
 def test_the_states_of_departed_clients_are_kept_up_to_a_limit_and_then_taken_back() -> None:
     machine = Machine(max_departed=3)
     for number in range(5):

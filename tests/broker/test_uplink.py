@@ -315,6 +315,25 @@ def test_only_so_many_finished_exchanges_are_remembered() -> None:
     assert list(machine.session("dev").finished) == [4, 5, 6, 7]
 
 
+def test_an_id_used_again_counts_as_remembered_last() -> None:
+    machine, topic_id = connected(exchange_memory_count=2)
+    for msg_id, payload in ((1, b"p"), (2, b"p"), (1, b"q"), (3, b"p")):
+        machine.send(A, Publish(NORMAL, topic_id, msg_id, payload, 2))
+        machine.acknowledge()
+        machine.send(A, PubRel(msg_id))
+    assert list(machine.session("dev").finished) == [1, 3]
+
+
+def test_finished_exchanges_are_not_remembered_for_longer_than_they_are_of_use() -> None:
+    machine, topic_id = connected(exchange_memory_s=10)
+    for msg_id in (1, 2, 3):
+        machine.send(A, Publish(NORMAL, topic_id, msg_id, b"p", 2))
+        machine.acknowledge()
+        machine.send(A, PubRel(msg_id))
+        machine.advance(6)
+    assert list(machine.session("dev").finished) == [2, 3]
+
+
 # PUBREL
 
 
@@ -402,6 +421,14 @@ def test_a_client_has_a_limited_number_of_publishes_under_way() -> None:
     machine.acknowledge()
     machine.take(A)
     assert machine.send(A, Publish(NORMAL, topic_id, 4, b"p", 1)) == []
+
+
+def test_a_message_id_used_again_takes_the_place_of_its_former_message() -> None:
+    machine, topic_id = connected(max_uploads_per_session=1)
+    machine.send(A, Publish(NORMAL, topic_id, 1, b"p", 1))
+    assert machine.send(A, Publish(NORMAL, topic_id, 1, b"q", 1)) == []
+    assert machine.payloads() == [b"p", b"q"]
+    machine.check_bounds()
 
 
 def test_exchanges_a_client_never_releases_make_room_after_a_while() -> None:

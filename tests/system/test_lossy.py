@@ -18,9 +18,9 @@ from time import monotonic
 import pytest
 
 from edge_agent.transport import Client, Delivery, Message
-from tests.support.lossy_link import LossyLink
 from tests.support.peers import Recorder
 from threadline.lab import GatewayService, Mosquitto
+from threadline.lossy_link import LossyLink
 
 LOSS, DUPLICATES, DELAY_S = 0.20, 0.10, (0.05, 0.30)
 PATIENCE_S = 3600.0

@@ -28,7 +28,7 @@ from edge_agent.transport import client as client_module
 from edge_agent.transport.address import parse_address
 from protocol.mqttsn import ConnAck, Connect, Disconnect, PingReq, Publish, ReturnCode
 from tests.edge_agent.transport.reference_gateway import UdpGateway
-from tests.support.lossy_link import LossyLink
+from threadline.lossy_link import LossyLink
 
 IMPATIENT = RetryPolicy(first_s=0.05, least_s=0.05, most_s=0.2, attempts=3)
 
@@ -218,7 +218,7 @@ def test_a_host_name_is_looked_up_at_every_attempt(gateway: UdpGateway, monkeypa
 def test_another_address_of_the_same_name_is_tried(
     gateway: UdpGateway, nobody: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    addresses = [(socket.AF_INET, parse_address(nobody)), (socket.AF_INET, parse_address(gateway.address))]
+    addresses = [(socket.AF_INET, parse_address(address)) for address in (nobody, gateway.address, nobody)]
     monkeypatch.setattr(client_module, "resolve", lambda host, port: addresses)
     with Client("gateway.example:1884", "car-7", retry=IMPATIENT) as client:
         client.wait_connected(10)
@@ -377,6 +377,26 @@ def test_what_the_socket_does_not_take_is_kept_and_other_errors_are_counted() ->
     assert client.stats().send_errors == 1
     client._socket = None
     client.close()
+
+
+def test_what_the_socket_did_not_take_is_sent_when_it_does(
+    gateway: UdpGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transmit = Client._transmit
+    refused: list[bytes] = []
+
+    def once_full(client: Client, datagrams: list[bytes]) -> list[bytes]:
+        if not refused:
+            refused.extend(datagrams)
+            client._seek_unconnected()
+            return datagrams
+        return transmit(client, datagrams)
+
+    monkeypatch.setattr(Client, "_transmit", once_full)
+    with Client(gateway.address, "car-7", connect=False) as client:
+        client.publish("ab", b"once", qos=-1)
+        gateway.wait_for(lambda: gateway.gateway.taken == [("ab", b"once", -1)])
+    assert len(refused) == 1
 
 
 def test_a_bad_network_loses_nothing_and_doubles_no_qos_2_message(gateway: UdpGateway) -> None:

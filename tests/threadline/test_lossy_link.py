@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.support.lossy_link import LossyLink
+from threadline.lossy_link import LossyLink
 
 Peer = tuple[str, int]
 
