@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 _PACKET_ID_NOT_FOUND = 0x92
 _RECENT = 512
 _MAX_UNSENT_BYTES = 8 * 1024 * 1024
+_MAX_QUEUED_QOS_0_BYTES = 8 * 1024 * 1024
 
 
 class Bridge:
@@ -60,6 +61,7 @@ class Bridge:
         )
         self._uplink.set_will(self._state_topic, b"offline")
         self._queue: deque[MqttPublish] = deque()
+        self._queued_bytes = 0
         self._in_flight: dict[int, MqttPublish] = {}
         self._asked: dict[int, str] = {}
         self._filters: dict[int, str] = journal.filters() if journal is not None else {}
@@ -123,7 +125,8 @@ class Bridge:
         if self._in_flight and not session_present:
             # The broker has forgotten what was half way: give it all of that again, from the start.
             log.warning("mqtt session lost in_flight=%d", len(self._in_flight))
-            self._queue.extendleft(reversed(self._in_flight.values()))
+            for action in reversed(self._in_flight.values()):
+                self._publish_again(action)
             self._in_flight.clear()
             self._uplink.start_over()
             return
@@ -166,7 +169,11 @@ class Bridge:
         if actions:
             for action in actions:
                 if type(action) is MqttPublish:
-                    self._queue.append(action)
+                    if action.qos or self._queued_bytes < _MAX_QUEUED_QOS_0_BYTES:
+                        self._queue.append(action)
+                        self._queued_bytes += len(action.payload)
+                    else:
+                        self._gateway.outputs.count("dropped", "broker too slow at qos 0 or -1")
                 elif type(action) is MqttSubscribe:
                     self._subscribe(action)
                 elif type(action) is MqttUnsubscribe:
@@ -188,6 +195,7 @@ class Bridge:
         publish = self._uplink.client.publish
         while self._queue and len(self._in_flight) < window and self._uplink.unsent_bytes < _MAX_UNSENT_BYTES:
             action = self._queue.popleft()
+            self._queued_bytes -= len(action.payload)
             info = publish(action.topic, action.payload, action.qos, action.retain)
             if action.qos:
                 self._in_flight[info.mid] = action
@@ -199,11 +207,15 @@ class Bridge:
         if not self._in_flight and not self._queue:
             self._drained.set()
         if reason == _PACKET_ID_NOT_FOUND:
-            self._queue.appendleft(action)
+            self._publish_again(action)
         elif action.upload is not None:
             self._gateway.broker_published(action.upload, reason < FAILURE, monotonic())
         elif reason >= FAILURE:
             log.warning("mqtt publish refused topic=%s reason=%#x", action.topic, reason)
+
+    def _publish_again(self, action: MqttPublish) -> None:
+        self._queue.appendleft(action)
+        self._queued_bytes += len(action.payload)
 
     def _filter_id(self, topic_filter: str) -> int:
         number = self._filter_ids.get(topic_filter)

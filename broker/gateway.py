@@ -147,8 +147,8 @@ class Gateway:
         for session in sessions:
             if session.state in (State.ASLEEP, State.AWAKE):
                 session.state = State.ASLEEP
-                if session.peer != NOWHERE:
-                    self._by_peer[session.peer] = session
+                if session.peer != NOWHERE and self._by_peer.setdefault(session.peer, session) is not session:
+                    session.peer = NOWHERE
             elif session.state is not State.OFFLINE:
                 session.state = State.RETURNING
                 self.outputs.send(Disconnect(), session.peer)
@@ -253,8 +253,8 @@ class Gateway:
         elif type(message) is PingReq and message.client_id in self._by_client:
             self._rebind(self._by_client[message.client_id], message, peer, now)
         elif type(message) is Disconnect and message.duration_s is None:
-            # Answered only if it repeats a goodbye: two gateways would answer each other for ever.
-            if now - self._goodbyes.get(peer, -inf) < _GOODBYE_S:
+            # Answered only if it repeats a goodbye, and once: two gateways would answer each other for ever.
+            if now - self._goodbyes.pop(peer, -inf) < _GOODBYE_S:
                 self.outputs.send(Disconnect(), peer)
         elif type(message) in self._handlers:
             self.outputs.count("refused", "no session")
@@ -580,12 +580,12 @@ class Gateway:
         self.subscriptions.remove_all(session)
         self._downlink.discard(session)
         session.uploads = {}
-        session.move(Event.FORGET)
         self._unconfirmed.pop(session, None)
         self._by_peer.pop(session.peer, None)
         session.peer = NOWHERE
         if self._by_client.get(session.client_id) is session:
             del self._by_client[session.client_id]
+        session.move(Event.FORGET)
         if not session.clean:
             self._journal.delete_session(session.client_id)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import inf
 
 from broker.config import GatewayConfig
 from broker.outputs import MqttSubscribe, MqttUnsubscribe, Outputs
@@ -25,6 +26,7 @@ class _Waiting:
     msg_id: int
     topic_id: int
     subscription: Subscription
+    former_qos: int
 
 
 @dataclass(slots=True)
@@ -70,7 +72,7 @@ class Subscriptions:
             return
         if waiting is None:
             subscription = session.subscriptions.get(topic_filter) or Subscription(qos)
-            waiting = _Waiting(session, msg_id, topic_id, subscription)
+            waiting = _Waiting(session, msg_id, topic_id, subscription, subscription.qos)
             entry.waiting.append(waiting)
             self._asking.setdefault(session, set()).add(topic_filter)
         waiting.msg_id = msg_id
@@ -94,6 +96,8 @@ class Subscriptions:
             if accepted:
                 session.subscriptions[topic_filter] = entry.subscribers[session] = subscription
                 granted.append(session)
+            else:
+                subscription.qos = waiting.former_qos
         entry.waiting.clear()
         self._drop_if_unused(topic_filter, entry)
         return granted
@@ -104,6 +108,8 @@ class Subscriptions:
             for waiting in entry.waiting:
                 self._out.count("congestion", "subscribe")
                 self._out.send(SubAck(0, waiting.msg_id, ReturnCode.CONGESTION, 0), waiting.session.peer)
+                waiting.subscription.qos = waiting.former_qos
+                waiting.subscription.retained_until = -inf
             entry.waiting.clear()
             if not entry.subscribers:
                 del self._filters[topic_filter]

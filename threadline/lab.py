@@ -9,13 +9,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from random import SystemRandom
 from signal import SIGKILL, SIGTERM
 from types import TracebackType
 from typing import Self
 
 import broker
 
+_PORTS = range(20_000, 32_000)
+_RANDOM = SystemRandom()
 _START_S = 20.0
 _STOP_S = 15.0
 
@@ -25,10 +29,17 @@ class ServiceFailed(RuntimeError):
 
 
 def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
-    """A port nobody listens on at the moment."""
-    with socket.socket(socket.AF_INET, kind) as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """A port nobody uses at the moment.
+
+    It is below the range from which the kernel serves those who ask for any port: a service that is killed and started
+    again would otherwise find its port in the hands of some client.
+    """
+    for _ in range(1000):
+        port = _PORTS[_RANDOM.randrange(len(_PORTS))]
+        with socket.socket(socket.AF_INET, kind) as sock, suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
+    raise ServiceFailed(f"no free port between {_PORTS[0]} and {_PORTS[-1]}")
 
 
 def find_mosquitto() -> str | None:

@@ -427,6 +427,7 @@ def test_will_messages_nobody_asked_for_are_not_answered() -> None:
     machine.connect(A, "dev")
     assert machine.send(A, WillTopic("w")) == []
     assert machine.send(A, WillMsg(b"m")) == []
+    assert machine.counted("refused", "will not asked for") == 2
     machine.advance(91)
     assert machine.published == []
 
@@ -734,3 +735,14 @@ def test_a_client_that_spoke_is_not_evicted_by_those_who_did_not() -> None:
         machine.connect(at(number), f"ghost-{number}")
     assert machine.state("dev") is State.ACTIVE
     assert sum(machine.gateway.sessions_by_state().values()) == 5
+
+
+def test_a_gateway_that_hears_its_own_goodbyes_does_not_answer_them_for_ever() -> None:
+    """A forged CONNECT and DISCONNECT with the gateway's own address as the sender."""
+    machine = Machine()
+    machine.connect(A, "forged")
+    machine.send(A, PingReq())
+    pending = machine.send(A, Disconnect())
+    for _ in range(10):
+        pending = [answer for message in pending for answer in machine.send(A, message)]
+    assert pending == []

@@ -410,6 +410,21 @@ def test_a_clean_session_does_not_come_back(tmp_path: Path) -> None:
     machine.close()
 
 
+def test_a_clean_session_leaves_nothing_in_the_journal(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.connect(A, "dev", clean=True)
+    machine.register(A, "t/x")
+    machine.subscribe(A, "ab", 2)
+    machine.publish_from_broker("ab", b"p")
+    machine.send(A, PubRec(1))
+    machine.send(A, Disconnect(600))
+    machine.close()
+    database = sqlite3.connect(tmp_path / "gateway.sqlite3")
+    for table in ("session", "topic", "subscription", "message"):
+        assert database.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,), table
+    database.close()
+
+
 def test_a_client_that_never_spoke_after_connect_does_not_come_back(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.connect(A, "ghost", clean=False)
@@ -521,4 +536,17 @@ def test_a_displaced_sleeper_does_not_take_its_old_address_back_by_a_restart(tmp
     (message,) = machine.send(A, PingReq("b-two"))
     assert isinstance(message, Publish)
     assert machine.state("b-two") is State.AWAKE
+    machine.close()
+
+
+def test_two_sleepers_that_a_crash_left_at_one_address_do_not_share_it(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.connect(A, "a-first", clean=False)
+    machine.send(A, Disconnect(600))
+    # The first one moves, but its handshake is not finished, so the journal still has it asleep at A.
+    assert machine.send(B, Connect("a-first", 60, clean=False, will=True)) == [WillTopicReq()]
+    machine.connect(A, "b-second", clean=False)
+    machine.send(A, Disconnect(600))
+    machine = machine.restarted()
+    machine.check_bounds()
     machine.close()

@@ -396,3 +396,34 @@ def test_after_the_window_a_retained_message_is_for_somebody_else() -> None:
     machine.advance(11)
     machine.publish_from_broker("ab", b"kept", 0, retained=True)
     assert payloads(machine, A) == []
+
+
+def test_a_subscription_renewed_in_vain_does_not_get_the_retained_messages_of_others_ever_after() -> None:
+    machine = Machine()
+    machine.connect(A, "one", keep_alive_s=6_000)
+    machine.connect(B, "two", keep_alive_s=6_000)
+    machine.subscribe(A, "ab", 0)
+    machine.advance(60)
+    machine.publish_from_broker("cd", b"live", 0, through="ab")
+    machine.send(A, Subscribe(NORMAL, "ab", 2, 0))
+    machine.broker_down()
+    machine.broker_up()
+    machine.take(A)
+    machine.advance(600)
+    machine.subscribe(B, "ab", 0)
+    machine.publish_from_broker("ab", b"kept", 0, retained=True)
+    assert machine.take(A) == []
+    assert len(machine.take(B)) == 1
+
+
+def test_a_refused_change_of_qos_leaves_the_subscription_as_it_was() -> None:
+    machine = Machine()
+    machine.connect(A, "one")
+    machine.subscribe(A, "ab", 1)
+    machine.send(A, Subscribe(NORMAL, "ab", 2, 0))
+    machine.broker_subscribed("ab", accepted=False)
+    machine.take(A)
+    machine.publish_from_broker("ab", b"p", 1)
+    (message,) = machine.take(A)
+    assert isinstance(message, Publish)
+    assert message.qos == 1

@@ -41,6 +41,7 @@ from protocol.mqttsn import (
     decode,
     encapsulate,
     encode,
+    short_topic_id,
 )
 from protocol.topics import state_topic
 from tests.support.peers import Device, Recorder, retained, wait_until
@@ -694,6 +695,24 @@ def test_a_flood_of_connects_with_fresh_ids_stays_in_bounds_while_a_real_client_
     told = states(own_mosquitto)
     assert told.pop(state_topic("real")) == "online"
     assert len(told) <= 4_096, "only strangers that still have a session may be told of"
+
+
+def test_publishes_at_qos_minus_1_do_not_pile_up_while_mosquitto_does_not_read(
+    own_gateway: GatewayService, own_mosquitto: Mosquitto, device: NewDevice
+) -> None:
+    stranger = device(own_gateway)
+    packet = Publish(TopicType.SHORT, short_topic_id("ab"), 0, bytes(60_000), -1)
+    assert own_mosquitto.process is not None
+    own_mosquitto.process.send_signal(signal.SIGSTOP)
+    try:
+        with memory_growth_below(psutil.Process(own_gateway.pid), 60):
+            for _ in range(5_000):  # 300 MB
+                stranger.send(packet)
+                stranger.send(SearchGw())
+                stranger.expect(GwInfo)
+    finally:
+        own_mosquitto.process.send_signal(signal.SIGCONT)
+    assert scrape(own_gateway).value("messages_dropped", reason="broker too slow at qos 0 or -1") > 1_000
 
 
 # ---------------------------------------------------------------------- ADVERTISE
