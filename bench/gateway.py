@@ -36,7 +36,7 @@ _CPUCLOCK_SCHED = 2
 
 def main() -> None:
     report = parse_arguments("gateway", __doc__.splitlines()[0])
-    messages, rounds = (4_000, 1) if report.quick else (20_000, 5)
+    messages, rounds = (3_000, 3) if report.quick else (10_000, 7)
     with tempfile.TemporaryDirectory() as folder, Mosquitto(Path(folder)) as broker:
         subscriber = subprocess.Popen(
             ["mosquitto_sub", "-p", str(broker.port), "-t", "bench/#", "-q", "0"], stdout=subprocess.DEVNULL
