@@ -196,8 +196,7 @@ class Downlink:
         if message.return_code == ReturnCode.CONGESTION:
             return
         line.registration = None
-        if registration.attempts == 1:
-            line.round_trip.measured(now - registration.sent_at)
+        line.round_trip.answered(registration.attempts, now - registration.sent_at)
         if message.return_code == ReturnCode.ACCEPTED:
             session.topics.told.add(registration.topic_id)
         else:
@@ -264,8 +263,7 @@ class Downlink:
             self._out.send(PubRel(message.msg_id), session.peer)
             return
         if outgoing.leg is not Leg.PUBCOMP:
-            if outgoing.attempts == 1:
-                line.round_trip.measured(now - outgoing.sent_at)
+            line.round_trip.answered(outgoing.attempts, now - outgoing.sent_at)
             outgoing.leg = Leg.PUBCOMP
             outgoing.attempts = 0
             if not session.clean:
@@ -286,8 +284,7 @@ class Downlink:
         self._finish(session, line, outgoing, now)
 
     def _finish(self, session: Session, line: Line, outgoing: Outgoing, now: float) -> None:
-        if outgoing.attempts == 1:
-            line.round_trip.measured(now - outgoing.sent_at)
+        line.round_trip.answered(outgoing.attempts, now - outgoing.sent_at)
         self._remove(session, line, outgoing)
         self.pump_if_reachable(session, now)
 

@@ -7,15 +7,13 @@ module (`session.TRANSITIONS` is the table); the two directions of publishing ar
 A peer is an address (and, behind forwarders, node ids); a session belongs to a client id. CONNECT ties a session to a
 peer. A packet from a peer without a session is answered with DISCONNECT, which is how clients learn of a restart.
 
-One timer heap holds, per session, the earliest time somebody has to look at it. Hearing from a client only moves
-`last_heard`: the heap entry is left as it is, and `_attend` puts it where it belongs when its time comes.
+Hearing from a client only moves `last_heard`; `_attend` looks at each session in time (`timers`) and works out what its
+silence means.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from heapq import heapify, heappop, heappush
-from itertools import count
 from math import ceil, inf
 from random import Random
 from typing import Any
@@ -24,8 +22,10 @@ from broker.config import GatewayConfig
 from broker.downlink import Downlink
 from broker.journal import Journal
 from broker.outputs import NOWHERE, Address, MqttPublish, Outputs, Peer
+from broker.presence import Presence
 from broker.session import REACHABLE, Event, Session, State, TooManyTopics, Upload, Will
 from broker.subscriptions import Subscriptions
+from broker.timers import Timers
 from broker.uplink import Uplink
 from protocol.mqttsn import (
     Advertise,
@@ -67,10 +67,8 @@ from protocol.mqttsn import (
     is_topic_filter,
     is_topic_name,
 )
-from protocol.topics import state_topic
 
 _MAX_FORWARDERS = 4
-_SPARE_TIMERS = 256
 _GOODBYE_S = 10.0
 _MAX_GOODBYES = 1_024
 _HANDSHAKE_S = 60.0
@@ -93,10 +91,9 @@ class Gateway:
         self._by_client: dict[str, Session] = {}
         self._by_peer: dict[Peer, Session] = {}
         self._unconfirmed: dict[Session, None] = {}
-        self._heap: list[tuple[float, int, Session | None]] = []
-        self._tiebreak = count()
-        self._unannounced: dict[str, str] = {}
-        self._departed: dict[str, None] = {}
+        self._timers = Timers()
+        self._presence = Presence(self.outputs, journal, config.max_departed)
+        self._advertise_at = -inf if config.advertise_every_s else inf
         self._goodbyes: dict[Peer, float] = {}
         self._handlers: dict[type, _Handler] = {
             Publish: self._uplink.publish,
@@ -115,8 +112,6 @@ class Gateway:
             WillTopicUpd: self._will_topic_update,
             WillMsgUpd: self._will_msg_update,
         }
-        if config.advertise_every_s:
-            heappush(self._heap, (-inf, next(self._tiebreak), None))
 
     # ------------------------------------------------------------------ what the outside may ask
 
@@ -132,13 +127,9 @@ class Gateway:
         return self._downlink.buffered_bytes
 
     @property
-    def pending_publishes(self) -> int:
-        return self._uplink.pending
-
-    @property
     def next_deadline(self) -> float:
         """When `tick` has something to do."""
-        return self._heap[0][0] if self._heap else inf
+        return min(self._timers.next_at, self._advertise_at)
 
     # ------------------------------------------------------------------ start and stop
 
@@ -157,24 +148,20 @@ class Gateway:
             session.announced = announced.get(session.client_id, "")
             self.subscriptions.adopt(session)
             self._downlink.adopt(session)
-            self._schedule(session, now)
+            self._timers.schedule(session, now)
         for client_id, state in announced.items():
             restored = self._by_client.get(client_id)
             if restored is None:
-                self._depart(client_id)
-            elif restored.state is State.ASLEEP:
-                continue
-            else:
-                restored.announced = "offline"
-            if state != "offline" and (restored is not None or client_id in self._departed):
-                self._tell_state(client_id, "offline")
+                self._presence.depart(client_id, state)
+            elif restored.state is not State.ASLEEP:
+                self._presence.announce(restored, "offline")
 
     def stop(self) -> None:
         """Tell connected clients that the gateway goes away; what they left with us stays in the journal."""
         for session in list(self._by_peer.values()):
             if session.state is not State.ASLEEP:
                 self.outputs.send(Disconnect(), session.peer)
-                self._announce(session, "offline")
+                self._presence.announce(session, "offline")
 
     # ------------------------------------------------------------------ the broker's side
 
@@ -182,13 +169,12 @@ class Gateway:
         """MQTT is connected: publishes may flow, and what could not be told is told."""
         self._uplink.broker_is_up = True
         self.subscriptions.broker_back()
-        for client_id, state in self._unannounced.items():
-            self._publish_state(client_id, state)
-        self._unannounced.clear()
+        self._presence.broker_up()
 
     def broker_down(self) -> None:
         """MQTT is away: devices are told of congestion until it is back."""
         self._uplink.broker_is_up = False
+        self._presence.broker_down()
         self.subscriptions.broker_lost()
 
     def broker_published(self, upload: Upload, accepted: bool, now: float) -> None:
@@ -351,7 +337,6 @@ class Gateway:
             session = Session(message.client_id, NOWHERE, message.clean, 0.0, now, announced=announced)
             self._by_client[message.client_id] = session
             self._unconfirmed[session] = None
-            self._departed.pop(message.client_id, None)
         else:
             self._downlink.suspend(session)
         self._move_peer(session, peer)
@@ -371,9 +356,9 @@ class Gateway:
             if session.confirmed:
                 self._save(session)
             if session.confirmed or len(self._unconfirmed) * 4 <= self._config.max_unconfirmed:
-                self._announce(session, "online")
+                self._presence.announce(session, "online")
             self._downlink.pump(session, now)
-        self._schedule(session, self._deadline(session))
+        self._timers.schedule(session, self._deadline(session))
 
     def _confirm(self, session: Session) -> None:
         """The client has answered, so its address is real: from now on it is worth keeping and telling of."""
@@ -381,7 +366,7 @@ class Gateway:
         self._unconfirmed.pop(session, None)
         if session.state is State.ACTIVE:
             self._save(session)
-            self._announce(session, "online")
+            self._presence.announce(session, "online")
 
     # ------------------------------------------------------------------ wills
 
@@ -514,7 +499,7 @@ class Gateway:
             session.move(Event.DRAINED)
             self.outputs.send(PingResp(), session.peer)
         elif line is not None and session.state in REACHABLE:
-            self._schedule(session, line.next_due())
+            self._timers.schedule(session, line.next_due())
 
     def _disconnect(self, session: Session, message: Disconnect, now: float) -> None:
         self.outputs.send(Disconnect(), session.peer)
@@ -527,8 +512,8 @@ class Gateway:
             session.move(Event.SLEEP)
             session.sleep_s = message.duration_s
             self._save(session)
-            self._announce(session, "asleep")
-            self._schedule(session, self._deadline(session))
+            self._presence.announce(session, "asleep")
+            self._timers.schedule(session, self._deadline(session))
         else:
             self._unlink(session, "disconnect", now)
 
@@ -543,8 +528,8 @@ class Gateway:
         self._by_peer.pop(session.peer, None)
         session.peer = NOWHERE
         self._save(session)
-        self._announce(session, "offline")
-        self._schedule(session, self._deadline(session))
+        self._presence.announce(session, "offline")
+        self._timers.schedule(session, self._deadline(session))
 
     def _lose(self, session: Session, why: str, now: float) -> None:
         """The client is not to be heard of any more: its will is published."""
@@ -562,18 +547,9 @@ class Gateway:
         self.outputs.count("sessions ended", why)
         self._forget(session)
         if session.confirmed:
-            self._announce(session, "offline")
-            self._depart(session.client_id)
+            self._presence.depart(session.client_id, session.announced)
         else:
-            self._announce(session, "")
-
-    def _depart(self, client_id: str) -> None:
-        """A client without a session is remembered as offline, as long as there are not too many of them."""
-        self._departed[client_id] = None
-        if len(self._departed) > self._config.max_departed:
-            oldest = next(iter(self._departed))
-            del self._departed[oldest]
-            self._tell_state(oldest, "")
+            self._presence.announce(session, "")
 
     def _forget(self, session: Session) -> None:
         """Remove a session and all that belongs to it."""
@@ -593,27 +569,6 @@ class Gateway:
         if session.confirmed and not session.clean:
             self._journal.save_session(session)
 
-    # ------------------------------------------------------------------ the state topic
-
-    def _announce(self, session: Session, state: str) -> None:
-        """Tell the world, once per change; an empty state takes the announcement back."""
-        if state != session.announced:
-            session.announced = state
-            self._tell_state(session.client_id, state)
-
-    def _tell_state(self, client_id: str, state: str) -> None:
-        if state:
-            self._journal.save_announcement(client_id, state)
-        else:
-            self._journal.delete_announcement(client_id)
-        if self._uplink.broker_is_up:
-            self._publish_state(client_id, state)
-        else:
-            self._unannounced[client_id] = state
-
-    def _publish_state(self, client_id: str, state: str) -> None:
-        self.outputs.mqtt.append(MqttPublish(state_topic(client_id), state.encode(), 1, retain=True))
-
     # ------------------------------------------------------------------ time
 
     def _deadline(self, session: Session) -> float:
@@ -629,36 +584,14 @@ class Gateway:
                 silence = session.keep_alive_s * self._config.keep_alive_grace
                 return session.last_heard + (silence or self._config.idle_limit_s)
 
-    def _schedule(self, session: Session, at: float) -> None:
-        if at < session.wake_at:
-            session.wake_at = at
-            heappush(self._heap, (at, next(self._tiebreak), session))
-            if len(self._heap) > 2 * len(self._by_client) + _SPARE_TIMERS:
-                self._drop_stale_timers()
-
-    def _drop_stale_timers(self) -> None:
-        """An entry that was overtaken by an earlier one stays in the heap; there must not be many of them."""
-        self._heap = [
-            entry
-            for entry in self._heap
-            if entry[2] is None or (entry[0] == entry[2].wake_at and entry[2].state is not State.GONE)
-        ]
-        heapify(self._heap)
-
     def tick(self, now: float) -> None:
         """Do what is due: retransmissions, lost and expired sessions, advertising."""
-        while self._heap and self._heap[0][0] <= now:
-            at, _, session = heappop(self._heap)
-            if session is None:
-                self._advertise(now)
-            elif at == session.wake_at and session.state is not State.GONE:
-                session.wake_at = inf
-                self._attend(session, now)
-
-    def _advertise(self, now: float) -> None:
-        every_s = self._config.advertise_every_s
-        self.outputs.broadcasts.append(encode(Advertise(self._config.gateway_id, min(ceil(every_s), 0xFFFF))))
-        heappush(self._heap, (now + every_s, next(self._tiebreak), None))
+        for session in self._timers.due(now):
+            self._attend(session, now)
+        if self._advertise_at <= now:
+            every_s = self._config.advertise_every_s
+            self.outputs.broadcasts.append(encode(Advertise(self._config.gateway_id, min(ceil(every_s), 0xFFFF))))
+            self._advertise_at = now + every_s
 
     def _attend(self, session: Session, now: float) -> None:
         deadline = self._deadline(session)
@@ -670,7 +603,7 @@ class Gateway:
                 self._unanswered(session, now)
                 return
             deadline = min(deadline, session.line.next_due())
-        self._schedule(session, deadline)
+        self._timers.schedule(session, deadline)
 
     def _overdue(self, session: Session, now: float) -> None:
         if session.state is State.OFFLINE:
@@ -687,6 +620,6 @@ class Gateway:
             self.outputs.count("sleepers that went back to sleep undrained")
             self._downlink.suspend(session)
             session.move(Event.DRAINED)
-            self._schedule(session, self._deadline(session))
+            self._timers.schedule(session, self._deadline(session))
         else:
             self._lose(session, "no answer", now)

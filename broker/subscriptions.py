@@ -6,7 +6,6 @@ retained messages, which then go to the new subscriber alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
 
@@ -52,9 +51,6 @@ class Subscriptions:
 
     def __contains__(self, topic_filter: str) -> bool:
         return topic_filter in self._filters
-
-    def filters(self) -> Iterator[str]:
-        return iter(self._filters)
 
     def count(self, session: Session, besides: str) -> int:
         """How many filters a client has or has asked for, besides one."""

@@ -191,7 +191,7 @@ class Outbox:
         if wire.answered(acked, now):
             for item in self.by_id.values():
                 if item.deadline < NEVER:
-                    item.deadline = min(item.deadline, max(now, item.sent_at + wire.least_wait_s()))
+                    item.deadline = min(item.deadline, max(now, item.sent_at + wire.round_trip.least_wait_s()))
                     wire.sooner(item.deadline)
         if acked.attempts != 1:
             return
@@ -200,7 +200,7 @@ class Outbox:
             if item.sent_at < sent_at and item.deadline < NEVER:
                 item.overtaken += 1
                 if item.overtaken == _OVERTAKEN:
-                    item.deadline = min(item.deadline, item.sent_at + wire.least_wait_s())
+                    item.deadline = min(item.deadline, item.sent_at + wire.round_trip.least_wait_s())
                     wire.sooner(item.deadline)
 
     def timers(self, now: float) -> bool:

@@ -56,8 +56,6 @@ class Wire:
         self.paused_until = 0.0
         self.ids_in_use: tuple[Container[int], ...] = ()
         self._congestions = 0
-        self._ambiguous = 0
-        self._back_off = 0
         self._msg_id = random.randrange(1, 0x10000)
 
     def send(self, message: Message, now: float) -> None:
@@ -87,31 +85,13 @@ class Wire:
         if flight.attempts > 1:
             self.stats.resent += 1
             alive = self.last_received > flight.sent_at
-        wait_s = self.round_trip.wait_s(flight.attempts, self.random, alive)
-        if self._back_off:
-            wait_s = max(wait_s, min(wait_s * 2**self._back_off, _LONGEST_KEPT_WAIT_S))
-        flight.deadline = now + wait_s
+        flight.deadline = now + self.round_trip.wait_s(flight.attempts, self.random, alive)
         flight.sent_at = now
         self.sooner(flight.deadline)
 
     def answered(self, flight: Flight, now: float) -> bool:
-        """The answer came. One to a packet sent twice tells nothing about the round trip. If all answers are of that
-        kind, packets may not be lost but slow: then the longer wait is kept until one is answered unambiguously (Karn).
-        True: that has just happened, and nobody need wait so long any more.
-        """
-        was_backed_off = self._back_off > 0
-        if flight.attempts == 1:
-            self.round_trip.measured(now - flight.sent_at)
-            self._ambiguous = self._back_off = 0
-        elif flight.attempts > 1:
-            self._ambiguous += 1
-            if self._ambiguous >= _AMBIGUOUS:
-                self._back_off = min(self._back_off + flight.attempts - 1, _MOST_KEPT_BACK_OFF)
-        return was_backed_off and not self._back_off
-
-    def least_wait_s(self) -> float:
-        """The wait that the measured round trip alone asks for, without the policy's caution."""
-        return self.round_trip.smoothed_s + 4 * self.round_trip.deviation_s
+        """The answer came. True: nobody need wait as long for the others as was thought."""
+        return self.round_trip.answered(flight.attempts, now - flight.sent_at)
 
     def gave_up(self, flight: Flight) -> bool:
         """Whether the gateway must be gone: all attempts used and silence since the last, or far too many used."""
@@ -138,7 +118,6 @@ class Wire:
     def new_gateway(self) -> None:
         """What was measured of another gateway does not hold for the next."""
         self.round_trip = RoundTrip(self.config.retry)
-        self._ambiguous = self._back_off = 0
 
     def succeed(self, pending: Pending[T] | None, value: T) -> None:
         """A request or message came to a good end."""

@@ -11,6 +11,10 @@ from random import Random
 
 _ALIVE_GROWTH = 1.15
 _SILENT_GROWTH = 1.35
+_AMBIGUOUS = 8
+_MOST_KEPT_BACK_OFF = 6
+_LONGEST_KEPT_WAIT_S = 4.0
+"""A back-off that is kept by mistake, on a link that loses much and is not slow, must not cost more than this."""
 
 
 @dataclass(slots=True)
@@ -25,11 +29,32 @@ class RetryPolicy:
 
 @dataclass(slots=True)
 class RoundTrip:
-    """The smoothed round trip of one peer and the wait that follows from it."""
+    """The smoothed round trip of one peer and the wait that follows from it.
+
+    If every answer is to a packet that was sent twice, packets may not be lost but slow, and the round trip would never
+    be measured again: then a longer wait is kept until an answer is unambiguous (Karn's rule).
+    """
 
     policy: RetryPolicy
     smoothed_s: float = -1.0
     deviation_s: float = 0.0
+    _ambiguous: int = 0
+    _back_off: int = 0
+
+    def answered(self, attempts: int, seconds: float) -> bool:
+        """Take in the answer to a packet that was sent so many times, the last time so many seconds ago.
+
+        True: a kept back-off has just ended, and nobody need wait so long any more.
+        """
+        was_backed_off = self._back_off > 0
+        if attempts == 1:
+            self.measured(seconds)
+            self._ambiguous = self._back_off = 0
+        elif attempts > 1:
+            self._ambiguous += 1
+            if self._ambiguous >= _AMBIGUOUS:
+                self._back_off = min(self._back_off + attempts - 1, _MOST_KEPT_BACK_OFF)
+        return was_backed_off and not self._back_off
 
     def measured(self, seconds: float) -> None:
         """Take in the time between a packet that was sent once and its answer."""
@@ -47,5 +72,11 @@ class RoundTrip:
         """
         policy = self.policy
         base = policy.first_s if self.smoothed_s < 0 else self.smoothed_s + 4 * self.deviation_s
-        base = max(base, policy.least_s) * (_ALIVE_GROWTH if alive else _SILENT_GROWTH) ** min(attempt - 1, 16)
-        return min(base, policy.most_s) * (1 + random.random() / 4)
+        wait = max(base, policy.least_s) * (_ALIVE_GROWTH if alive else _SILENT_GROWTH) ** min(attempt - 1, 16)
+        if self._back_off:
+            wait = max(wait, min(wait * 2.0**self._back_off, _LONGEST_KEPT_WAIT_S))
+        return min(wait, policy.most_s) * (1 + random.random() / 4)
+
+    def least_wait_s(self) -> float:
+        """The wait that the measured round trip alone asks for, without the policy's caution."""
+        return self.smoothed_s + 4 * self.deviation_s

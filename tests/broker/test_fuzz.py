@@ -231,7 +231,7 @@ class Fuzzer:
     # ------------------------------------------------------------------ broker
 
     def _broker_message(self) -> None:
-        filters = sorted(self.machine.gateway.subscriptions.filters())
+        filters = sorted(self.machine.gateway.subscriptions._filters)
         if filters:
             payload = bytes(self._pick((0, 1, 10, 500, 3_000)))
             through, qos, retained = self._pick(filters), self.random.randrange(2), self.random.random() < 0.2

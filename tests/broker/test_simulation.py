@@ -283,7 +283,7 @@ def check(simulation: Simulation, seed: int, messages: int = 60, uplink_exact: b
         assert times == 1 if seed % 2 else times >= 1, f"down {number} at QoS {1 + seed % 2}: {times} times"
     assert set(simulation.received) == {b"down %d" % number for number in range(messages)}
     assert simulation.machine.gateway.buffered_bytes == 0
-    assert simulation.machine.gateway.pending_publishes == 0
+    assert simulation.machine.gateway._uplink.pending == 0
     assert simulation.client.idle
 
 

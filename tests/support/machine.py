@@ -14,10 +14,11 @@ from typing import Any
 from urllib.parse import unquote
 
 from broker.config import GatewayConfig
-from broker.gateway import _MAX_GOODBYES, _SPARE_TIMERS, Gateway
+from broker.gateway import _MAX_GOODBYES, Gateway
 from broker.journal import NoJournal, SqliteJournal
 from broker.outputs import NOWHERE, MqttPublish, MqttSubscribe, Peer
 from broker.session import Session, State, Upload
+from broker.timers import SPARE
 from protocol.mqttsn import (
     AnyMessage,
     ConnAck,
@@ -196,10 +197,10 @@ class Machine:
         sessions = gateway._by_client.values()
         assert len(sessions) <= config.max_sessions
         assert len(gateway._unconfirmed) <= config.max_unconfirmed
-        assert len(gateway._departed) <= config.max_departed
-        assert len(gateway._unannounced) <= config.max_sessions + config.max_departed
+        assert len(gateway._presence.departed) <= config.max_departed
+        assert len(gateway._presence.untold) <= config.max_sessions + config.max_departed
         assert len(gateway._goodbyes) <= _MAX_GOODBYES
-        assert len(gateway._heap) <= 2 * (config.max_sessions + _SPARE_TIMERS)
+        assert len(gateway._timers) <= 2 * (config.max_sessions + SPARE)
         assert all(session in sessions and session.peer == peer for peer, session in gateway._by_peer.items())
         buffered = 0
         for session in sessions:
