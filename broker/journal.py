@@ -13,30 +13,15 @@ import secrets
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from broker.outputs import Peer
 from broker.session import Leg, Outgoing, Session, State, Subscription, Will
 from protocol.mqttsn import RetryPolicy
 
 
-class Journal(Protocol):
-    """Where the machine notes what must survive."""
-
-    def save_session(self, session: Session) -> None: ...
-    def delete_session(self, client_id: str) -> None: ...
-    def save_topic(self, client_id: str, topic_id: int, name: str) -> None: ...
-    def save_subscription(self, client_id: str, topic_filter: str, qos: int) -> None: ...
-    def delete_subscription(self, client_id: str, topic_filter: str) -> None: ...
-    def save_message(self, client_id: str, message: Outgoing) -> None: ...
-    def release_message(self, client_id: str, seq: int) -> None: ...
-    def delete_message(self, client_id: str, seq: int) -> None: ...
-    def save_announcement(self, client_id: str, state: str) -> None: ...
-    def delete_announcement(self, client_id: str) -> None: ...
-
-
-class NoJournal:
-    """Keeps nothing: a gateway without a state folder."""
+class Journal:
+    """Where the machine notes what must survive. This one keeps nothing: for a gateway without a state folder."""
 
     def save_session(self, session: Session) -> None: ...
     def delete_session(self, client_id: str) -> None: ...
@@ -71,7 +56,7 @@ CREATE TABLE identity (name TEXT);
 """
 
 
-class SqliteJournal:
+class SqliteJournal(Journal):
     """The journal in one SQLite file; the folder is locked for the life of the process."""
 
     def __init__(self, folder: Path) -> None:

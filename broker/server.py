@@ -22,7 +22,7 @@ from time import monotonic
 from broker.bridge import Bridge
 from broker.config import GatewayConfig
 from broker.gateway import Gateway
-from broker.journal import NoJournal, SqliteJournal
+from broker.journal import Journal, SqliteJournal
 from broker.mqtt_connection import Broker
 from broker.outputs import Address
 
@@ -59,7 +59,7 @@ class GatewayServer:
         config = options.config
         if options.advertise is not None:
             config = replace(config, advertise_every_s=options.advertise_every_s)
-        self._gateway = Gateway(config, self._journal or NoJournal(), Random())
+        self._gateway = Gateway(config, self._journal or Journal(), Random())
         self._bridge = Bridge(self._gateway, options.broker, self._journal, self._end_turn)
         self._socket = _udp_socket(options.listen)
         self._search_socket: socket.socket | None = None

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -47,7 +48,7 @@ def find_mosquitto() -> str | None:
     return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 
 
-class Service:
+class Service(ABC):
     """A process with a log file, started and stopped as often as one likes."""
 
     def __init__(self, name: str, folder: Path) -> None:
@@ -56,11 +57,13 @@ class Service:
         self.process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
+    @abstractmethod
     def command(self) -> Sequence[str]:
-        raise NotImplementedError
+        """What to run."""
 
+    @abstractmethod
     def is_ready(self) -> bool:
-        raise NotImplementedError
+        """Whether it serves."""
 
     def start(self) -> Self:
         """Start the process and wait until it is ready."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, Self
 
 MAX_PACKET_BYTES = 65_535
 PROTOCOL_ID = 0x01
@@ -119,12 +119,17 @@ def _at_least(body: bytes, size: int) -> None:
         raise MalformedPacket("truncated")
 
 
+def _u16(body: bytes) -> int:
+    _exactly(body, 2)
+    return body[0] << 8 | body[1]
+
+
 def short_topic_id(name: str) -> int:
     """The 16 bits that stand for a two-octet topic name."""
     raw = name.encode()
     if len(raw) != 2:
         raise ValueError(f"a short topic name is two octets long, not {name!r}")
-    return _U16.unpack(raw)[0]  # type: ignore[no-any-return]
+    return _u16(raw)
 
 
 def short_topic_name(topic_id: int) -> str:
@@ -213,37 +218,25 @@ class _Code:
     def body(self) -> bytes:
         return bytes((self.return_code,))
 
-
-def _code(body: bytes) -> int:
-    _exactly(body, 1)
-    return body[0]
+    @classmethod
+    def unpack(cls, body: bytes) -> Self:
+        _exactly(body, 1)
+        return cls(body[0])
 
 
 @dataclass(slots=True)
 class ConnAck(_Code):
     TYPE: ClassVar[MessageType] = MessageType.CONNACK
 
-    @staticmethod
-    def unpack(body: bytes) -> ConnAck:
-        return ConnAck(_code(body))
-
 
 @dataclass(slots=True)
 class WillTopicResp(_Code):
     TYPE: ClassVar[MessageType] = MessageType.WILLTOPICRESP
 
-    @staticmethod
-    def unpack(body: bytes) -> WillTopicResp:
-        return WillTopicResp(_code(body))
-
 
 @dataclass(slots=True)
 class WillMsgResp(_Code):
     TYPE: ClassVar[MessageType] = MessageType.WILLMSGRESP
-
-    @staticmethod
-    def unpack(body: bytes) -> WillMsgResp:
-        return WillMsgResp(_code(body))
 
 
 @dataclass(slots=True)
@@ -251,35 +244,25 @@ class _Empty:
     def body(self) -> bytes:
         return b""
 
+    @classmethod
+    def unpack(cls, body: bytes) -> Self:
+        _exactly(body, 0)
+        return cls()
+
 
 @dataclass(slots=True)
 class WillTopicReq(_Empty):
     TYPE: ClassVar[MessageType] = MessageType.WILLTOPICREQ
-
-    @staticmethod
-    def unpack(body: bytes) -> WillTopicReq:
-        _exactly(body, 0)
-        return WillTopicReq()
 
 
 @dataclass(slots=True)
 class WillMsgReq(_Empty):
     TYPE: ClassVar[MessageType] = MessageType.WILLMSGREQ
 
-    @staticmethod
-    def unpack(body: bytes) -> WillMsgReq:
-        _exactly(body, 0)
-        return WillMsgReq()
-
 
 @dataclass(slots=True)
 class PingResp(_Empty):
     TYPE: ClassVar[MessageType] = MessageType.PINGRESP
-
-    @staticmethod
-    def unpack(body: bytes) -> PingResp:
-        _exactly(body, 0)
-        return PingResp()
 
 
 @dataclass(slots=True)
@@ -295,33 +278,25 @@ class _WillTopic:
             return b""
         return bytes((_FLAGS_OF_QOS[self.qos] | (RETAIN if self.retain else 0),)) + self.topic.encode()
 
-
-def _will_topic(body: bytes) -> tuple[str, int, bool]:
-    if not body:
-        return "", 0, False
-    _at_least(body, 2)
-    qos = _QOS_OF_FLAGS[(body[0] >> 5) & 3]
-    if qos < 0:
-        raise MalformedPacket("bad qos")
-    return _text(body[1:]), qos, bool(body[0] & RETAIN)
+    @classmethod
+    def unpack(cls, body: bytes) -> Self:
+        if not body:
+            return cls("")
+        _at_least(body, 2)
+        qos = _QOS_OF_FLAGS[(body[0] >> 5) & 3]
+        if qos < 0:
+            raise MalformedPacket("bad qos")
+        return cls(_text(body[1:]), qos, bool(body[0] & RETAIN))
 
 
 @dataclass(slots=True)
 class WillTopic(_WillTopic):
     TYPE: ClassVar[MessageType] = MessageType.WILLTOPIC
 
-    @staticmethod
-    def unpack(body: bytes) -> WillTopic:
-        return WillTopic(*_will_topic(body))
-
 
 @dataclass(slots=True)
 class WillTopicUpd(_WillTopic):
     TYPE: ClassVar[MessageType] = MessageType.WILLTOPICUPD
-
-    @staticmethod
-    def unpack(body: bytes) -> WillTopicUpd:
-        return WillTopicUpd(*_will_topic(body))
 
 
 @dataclass(slots=True)
@@ -331,23 +306,19 @@ class _WillMsg:
     def body(self) -> bytes:
         return self.payload
 
+    @classmethod
+    def unpack(cls, body: bytes) -> Self:
+        return cls(body)
+
 
 @dataclass(slots=True)
 class WillMsg(_WillMsg):
     TYPE: ClassVar[MessageType] = MessageType.WILLMSG
 
-    @staticmethod
-    def unpack(body: bytes) -> WillMsg:
-        return WillMsg(body)
-
 
 @dataclass(slots=True)
 class WillMsgUpd(_WillMsg):
     TYPE: ClassVar[MessageType] = MessageType.WILLMSGUPD
-
-    @staticmethod
-    def unpack(body: bytes) -> WillMsgUpd:
-        return WillMsgUpd(body)
 
 
 @dataclass(slots=True)
@@ -378,25 +349,20 @@ class _TopicAck:
     def body(self) -> bytes:
         return _U16_U16_CODE.pack(self.topic_id, self.msg_id, self.return_code)
 
+    @classmethod
+    def unpack(cls, body: bytes) -> Self:
+        _exactly(body, 5)
+        return cls(*_U16_U16_CODE.unpack(body))
+
 
 @dataclass(slots=True)
 class RegAck(_TopicAck):
     TYPE: ClassVar[MessageType] = MessageType.REGACK
 
-    @staticmethod
-    def unpack(body: bytes) -> RegAck:
-        _exactly(body, 5)
-        return RegAck(*_U16_U16_CODE.unpack(body))
-
 
 @dataclass(slots=True)
 class PubAck(_TopicAck):
     TYPE: ClassVar[MessageType] = MessageType.PUBACK
-
-    @staticmethod
-    def unpack(body: bytes) -> PubAck:
-        _exactly(body, 5)
-        return PubAck(*_U16_U16_CODE.unpack(body))
 
 
 @dataclass(slots=True)
@@ -442,46 +408,29 @@ class _MsgId:
     def body(self) -> bytes:
         return _U16.pack(self.msg_id)
 
-
-def _msg_id(body: bytes) -> int:
-    _exactly(body, 2)
-    return _U16.unpack(body)[0]  # type: ignore[no-any-return]
+    @classmethod
+    def unpack(cls, body: bytes) -> Self:
+        return cls(_u16(body))
 
 
 @dataclass(slots=True)
 class PubRec(_MsgId):
     TYPE: ClassVar[MessageType] = MessageType.PUBREC
 
-    @staticmethod
-    def unpack(body: bytes) -> PubRec:
-        return PubRec(_msg_id(body))
-
 
 @dataclass(slots=True)
 class PubRel(_MsgId):
     TYPE: ClassVar[MessageType] = MessageType.PUBREL
-
-    @staticmethod
-    def unpack(body: bytes) -> PubRel:
-        return PubRel(_msg_id(body))
 
 
 @dataclass(slots=True)
 class PubComp(_MsgId):
     TYPE: ClassVar[MessageType] = MessageType.PUBCOMP
 
-    @staticmethod
-    def unpack(body: bytes) -> PubComp:
-        return PubComp(_msg_id(body))
-
 
 @dataclass(slots=True)
 class UnsubAck(_MsgId):
     TYPE: ClassVar[MessageType] = MessageType.UNSUBACK
-
-    @staticmethod
-    def unpack(body: bytes) -> UnsubAck:
-        return UnsubAck(_msg_id(body))
 
 
 def _topic_field(topic: str | int) -> bytes:
@@ -490,8 +439,7 @@ def _topic_field(topic: str | int) -> bytes:
 
 def _topic_of(kind: int, raw: bytes) -> str | int:
     if kind == TopicType.PREDEFINED:
-        _exactly(raw, 2)
-        return _U16.unpack(raw)[0]  # type: ignore[no-any-return]
+        return _u16(raw)
     if kind == TopicType.SHORT:
         _exactly(raw, 2)
     _at_least(raw, 1)
@@ -586,7 +534,7 @@ class Disconnect:
 
     @staticmethod
     def unpack(body: bytes) -> Disconnect:
-        return Disconnect(None if not body else _msg_id(body))
+        return Disconnect(_u16(body) if body else None)
 
 
 AnyMessage = (

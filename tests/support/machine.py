@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from broker.config import GatewayConfig
 from broker.gateway import _MAX_GOODBYES, Gateway
-from broker.journal import NoJournal, SqliteJournal
+from broker.journal import Journal, SqliteJournal
 from broker.outputs import NOWHERE, MqttPublish, MqttSubscribe, Peer
 from broker.session import Session, State, Upload
 from broker.timers import SPARE
@@ -68,7 +68,7 @@ class Machine:
         self._settings = settings
         self._folder = folder
         self._journal = SqliteJournal(folder) if folder is not None else None
-        self.gateway = Gateway(self.config, self._journal or NoJournal(), Random(1))
+        self.gateway = Gateway(self.config, self._journal or Journal(), Random(1))
         if self._journal is not None:
             sessions = self._journal.sessions(now, self.config.retry)
             self.gateway.restore(sessions, self._journal.announcements(), now)
@@ -218,10 +218,10 @@ class Machine:
                 assert session.line.buffered_bytes == sum(each.size for each in held)
                 buffered += session.line.buffered_bytes
         assert gateway.buffered_bytes == buffered <= config.max_buffered_bytes_total
-        assert gateway.pending_publishes == len(self.uploads) <= config.max_pending_publishes
+        assert gateway._uplink.pending == len(self.uploads) <= config.max_pending_publishes
         wanted = {each for session in sessions for each in session.subscriptions}
         asked = {each for session in sessions for each in gateway.subscriptions._asking.get(session, ())}
-        assert set(gateway.subscriptions.filters()) == wanted | asked
+        assert set(gateway.subscriptions._filters) == wanted | asked
 
     def _collect(self) -> None:
         """End a turn as the server does: commit, then take away what is to be sent."""
