@@ -26,13 +26,14 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from broker.gateway import Gateway
 from broker.journal import SqliteJournal
-from broker.mqtt_connection import FAILURE, Broker, Handlers, MqttConnection
+from broker.mqtt_connection import FAILURE, RECEIVE_MAXIMUM, Broker, Handlers, MqttConnection
 from broker.outputs import MqttPublish, MqttSubscribe, MqttUnsubscribe
 
 log = logging.getLogger(__name__)
 
 _PACKET_ID_NOT_FOUND = 0x92
-_RECENT = 512
+_RECENT = 4 * RECEIVE_MAXIMUM
+"""Packet ids remembered: more than a broker can have sent and not seen acknowledged."""
 _MAX_UNSENT_BYTES = 8 * 1024 * 1024
 _MAX_QUEUED_QOS_0_BYTES = 8 * 1024 * 1024
 
@@ -59,17 +60,20 @@ class Bridge:
             keep_session=journal is not None,
             handlers=Handlers(self._downlink_up, self._downlink_down, _nothing, self._subscribed, self._message, turn),
         )
-        self._uplink.set_will(self._state_topic, b"offline")
+        # On the downlink, whose client id stays the same: a new process takes over from one that died unseen.
+        self._downlink.set_will(self._state_topic, b"offline")
         self._queue: deque[MqttPublish] = deque()
         self._queued_bytes = 0
         self._in_flight: dict[int, MqttPublish] = {}
         self._asked: dict[int, str] = {}
         self._filters: dict[int, str] = journal.filters() if journal is not None else {}
         self._filter_ids = {topic_filter: number for number, topic_filter in self._filters.items()}
+        self._last_filter_id = journal.last_filter_id() if journal is not None else 0
         self._matcher = MQTTMatcher()  # type: ignore[no-untyped-call]
         self._recent: dict[int, bytes] = journal.received() if journal is not None else {}
         self._to_acknowledge: list[int] = []
         self._is_up = False
+        self._is_blocked = False
         self._drained = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -105,8 +109,8 @@ class Bridge:
 
     async def stop(self) -> None:
         """Say goodbye to the broker."""
-        if self._uplink.is_up:
-            self._uplink.client.publish(self._state_topic, b"offline", qos=1, retain=True)
+        if self._downlink.is_up:
+            self._downlink.client.publish(self._state_topic, b"offline", qos=1, retain=True)
         self._uplink.stop()
         self._downlink.stop()
         for task in self._tasks:
@@ -130,12 +134,12 @@ class Bridge:
             self._in_flight.clear()
             self._uplink.start_over()
             return
-        self._uplink.client.publish(self._state_topic, b"online", qos=1, retain=True)
         self._both_up()
 
     def _downlink_up(self, session_present: bool) -> None:
         if not session_present:
             self._recent.clear()
+        self._downlink.client.publish(self._state_topic, b"online", qos=1, retain=True)
         self._unsubscribe_leftovers()
         self._both_up()
 
@@ -147,7 +151,8 @@ class Bridge:
         if self._uplink.is_up and self._downlink.is_up and not self._is_up:
             self._is_up = True
             log.info("mqtt connected name=%s", self._name)
-            self._gateway.broker_up(monotonic())
+            if not self._is_blocked:
+                self._gateway.broker_up(monotonic())
 
     def _downlink_down(self) -> None:
         self._asked.clear()
@@ -182,13 +187,26 @@ class Bridge:
         if self._queue and self._uplink.is_up:
             self._publish_queued()
 
-    def flush(self) -> None:
-        """Once the journal is committed: acknowledge what came from the broker and write everything in one go."""
+    def flush(self, committed: bool) -> None:
+        """Write everything in one go; what came from the broker is acknowledged once the journal has it."""
+        if committed:
+            for mid in self._to_acknowledge:
+                self._downlink.client.ack(mid, 1)
+            self._to_acknowledge.clear()
+        if committed is self._is_blocked:
+            self._block(not committed)
         self._uplink.flush()
-        for mid in self._to_acknowledge:
-            self._downlink.client.ack(mid, 1)
-        self._to_acknowledge.clear()
         self._downlink.flush()
+
+    def _block(self, blocked: bool) -> None:
+        """While the state cannot be written, devices are served as if the broker were away."""
+        self._is_blocked = blocked
+        if not self._is_up:
+            return
+        if blocked:
+            self._gateway.broker_down()
+        else:
+            self._gateway.broker_up(monotonic())
 
     def _publish_queued(self) -> None:
         window = self._uplink.receive_maximum
@@ -220,10 +238,9 @@ class Bridge:
     def _filter_id(self, topic_filter: str) -> int:
         number = self._filter_ids.get(topic_filter)
         if number is None:
+            number = self._last_filter_id = self._last_filter_id + 1
             if self._journal is not None:
-                number = self._journal.filter_id(topic_filter)
-            else:
-                number = max(self._filters, default=0) + 1
+                self._journal.save_filter(number, topic_filter)
             self._filters[number] = topic_filter
             self._filter_ids[topic_filter] = number
         return number
@@ -277,7 +294,7 @@ class Bridge:
             self._gateway.broker_message(
                 topic_filter, message.topic, bytes(message.payload), message.qos, message.retain, now
             )
-        if self._journal is not None and self._journal.dirty and message.qos:
+        if self._journal is not None and self._journal.has_news and message.qos:
             self._journal.save_received(message.mid, self._recent[message.mid])
 
     def _filters_of(self, message: paho.MQTTMessage) -> list[str]:

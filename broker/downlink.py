@@ -43,6 +43,8 @@ class Downlink:
         self._journal = journal
         self._random = random
         self.buffered_bytes = 0
+        self.first_seq = random.randrange(0xFFFF)
+        """Message ids start anywhere: clients may still remember those of a former process."""
 
     def deliver(self, session: Session, topic: str, payload: bytes, qos: int, retain: bool, now: float) -> None:
         """Queue a message for a client, and send it if the client can hear it."""
@@ -53,6 +55,8 @@ class Downlink:
         if qos == 0 and session.state in (State.OFFLINE, State.RETURNING):
             self._out.count("dropped", "qos 0 to an offline client")
             return
+        if session.line is None:
+            session.open_line(self._config.retry).next_seq = self.first_seq
         line = session.open_line(self._config.retry)
         outgoing = Outgoing(line.next_seq, topic, payload, qos, retain)
         if not self._make_room(session, line, outgoing.size):

@@ -69,6 +69,7 @@ from protocol.mqttsn import (
 )
 
 _MAX_FORWARDERS = 4
+_WILL_RETRY_S = 1.0
 _GOODBYE_S = 10.0
 _MAX_GOODBYES = 1_024
 _HANDSHAKE_S = 60.0
@@ -158,10 +159,12 @@ class Gateway:
 
     def stop(self) -> None:
         """Tell connected clients that the gateway goes away; what they left with us stays in the journal."""
-        for session in list(self._by_peer.values()):
+        for session in self._by_client.values():
+            if session.state is State.ASLEEP and self._journal.keeps and not session.clean:
+                continue
             if session.state is not State.ASLEEP:
                 self.outputs.send(Disconnect(), session.peer)
-                self._presence.announce(session, "offline")
+            self._presence.announce(session, "offline" if session.announced else "")
 
     # ------------------------------------------------------------------ the broker's side
 
@@ -596,7 +599,11 @@ class Gateway:
     def _attend(self, session: Session, now: float) -> None:
         deadline = self._deadline(session)
         if deadline <= now:
-            self._overdue(session, now)
+            if session.will is not None and session.state is not State.OFFLINE and not self._uplink.broker_is_up:
+                # A will that nobody can take now would be forgotten with this process: the session waits with it.
+                self._timers.schedule(session, now + _WILL_RETRY_S)
+            else:
+                self._overdue(session, now)
             return
         if session.state in REACHABLE and session.line is not None:
             if not self._downlink.retransmit(session, now):

@@ -2,13 +2,15 @@
 
 The machine writes through the `Journal` interface; the shell commits before it lets any answer out, so a client never
 holds an acknowledgement the gateway could forget. `SqliteJournal` commits to a write-ahead log without waiting for
-the disk: a killed process loses nothing, a power cut at most the last moments.
+the disk: a killed process loses nothing, a power cut at most the last moments. What a full disk does not take is kept
+in memory and tried again.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import secrets
 import sqlite3
 from collections.abc import Iterator
@@ -19,9 +21,13 @@ from broker.outputs import Peer
 from broker.session import Leg, Outgoing, Session, State, Subscription, Will
 from protocol.mqttsn import RetryPolicy
 
+log = logging.getLogger(__name__)
+
 
 class Journal:
     """Where the machine notes what must survive. This one keeps nothing: for a gateway without a state folder."""
+
+    keeps = False
 
     def save_session(self, session: Session) -> None: ...
     def delete_session(self, client_id: str) -> None: ...
@@ -39,6 +45,8 @@ class StateUnusable(RuntimeError):
     """The state folder cannot be used; the text says why and what to do."""
 
 
+_SKIP = 256
+"""Message ids passed over after a restart: the client may remember what was just delivered under those."""
 _SCHEMA_VERSION = 1
 _SCHEMA = """
 CREATE TABLE session (
@@ -59,8 +67,14 @@ CREATE TABLE identity (name TEXT);
 class SqliteJournal(Journal):
     """The journal in one SQLite file; the folder is locked for the life of the process."""
 
+    keeps = True
+
     def __init__(self, folder: Path) -> None:
-        self.dirty = False
+        self._folder = folder
+        self._unwritten: list[tuple[str, tuple[Any, ...]]] = []
+        self._is_failing = False
+        self.has_news = False
+        """Something was noted since `commit` was last tried."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(folder / "lock")
@@ -71,9 +85,7 @@ class SqliteJournal(Journal):
         except OSError as error:
             raise StateUnusable(f"state folder {folder}: {error.strerror or error}") from error
         except sqlite3.DatabaseError as error:
-            raise StateUnusable(
-                f"state folder {folder}: gateway.sqlite3: {error}; move the file away to start with no sessions"
-            ) from error
+            raise self._unusable(error) from error
 
     def _prepare(self, folder: Path) -> None:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
@@ -90,24 +102,51 @@ class SqliteJournal(Journal):
     @property
     def identity(self) -> str:
         """The gateway's own name, drawn once: the MQTT session that keeps its messages belongs to it."""
-        (name,) = self._db.execute("SELECT name FROM identity").fetchone()
-        return str(name)
+        return str(self._read("SELECT name FROM identity")[0][0])
 
-    def commit(self) -> None:
-        if self.dirty:
+    def commit(self) -> bool:
+        """Write down all that was noted. False: the disk does not take it now, it is kept for the next time."""
+        self.has_news = False
+        if not self._unwritten:
+            return True
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            for statement, values in self._unwritten:
+                self._db.execute(statement, values)
             self._db.execute("COMMIT")
-            self.dirty = False
+        except sqlite3.Error as error:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            if not self._is_failing:
+                log.error("state cannot be written; devices are told of congestion until it can error=%s", error)
+            self._is_failing = True
+            return False
+        self._unwritten.clear()
+        if self._is_failing:
+            log.info("state is written again")
+            self._is_failing = False
+        return True
 
     def close(self) -> None:
         self.commit()
         self._db.close()
         self._lock.close()
 
+    def _read(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        try:
+            return self._db.execute(query, values).fetchall()
+        except sqlite3.DatabaseError as error:
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: Exception) -> StateUnusable:
+        return StateUnusable(
+            f"state folder {self._folder}: gateway.sqlite3: {error}; "
+            "if the disk is not full, move the file away to start with no sessions"
+        )
+
     def _write(self, statement: str, *values: Any) -> None:
-        if not self.dirty:
-            self._db.execute("BEGIN IMMEDIATE")
-            self.dirty = True
-        self._db.execute(statement, values)
+        self._unwritten.append((statement, values))
+        self.has_news = True
 
     def save_session(self, session: Session) -> None:
         will = session.will
@@ -165,17 +204,20 @@ class SqliteJournal(Journal):
 
     def announcements(self) -> dict[str, str]:
         """The last state told of each client."""
-        return dict(self._db.execute("SELECT client_id, state FROM announcement"))
+        return dict(self._read("SELECT client_id, state FROM announcement"))
 
-    def filter_id(self, topic_filter: str) -> int:
-        """The subscription identifier of a filter, the same after a restart: queued messages carry it."""
-        self._write("INSERT OR IGNORE INTO filter (filter) VALUES (?)", topic_filter)
-        (number,) = self._db.execute("SELECT id FROM filter WHERE filter=?", (topic_filter,)).fetchone()
-        return int(number)
+    def save_filter(self, number: int, topic_filter: str) -> None:
+        """The subscription identifier of a filter stays the same after a restart: queued messages carry it."""
+        self._write("INSERT OR REPLACE INTO filter VALUES (?,?)", number, topic_filter)
+
+    def last_filter_id(self) -> int:
+        """The highest number ever given: none is given again, messages with the old meaning may still come."""
+        rows = self._read("SELECT seq FROM sqlite_sequence WHERE name='filter'")
+        return int(rows[0][0]) if rows else 0
 
     def filters(self) -> dict[int, str]:
         """Every filter the gateway's MQTT session may still be subscribed to."""
-        return dict(self._db.execute("SELECT id, filter FROM filter"))
+        return dict(self._read("SELECT id, filter FROM filter"))
 
     def delete_filter(self, topic_filter: str) -> None:
         self._write("DELETE FROM filter WHERE filter=?", topic_filter)
@@ -185,12 +227,11 @@ class SqliteJournal(Journal):
         self._write("INSERT OR REPLACE INTO inbox VALUES (?,?)", mid, digest)
 
     def received(self) -> dict[int, bytes]:
-        return dict(self._db.execute("SELECT mid, digest FROM inbox"))
+        return dict(self._read("SELECT mid, digest FROM inbox"))
 
     def sessions(self, now: float, policy: RetryPolicy) -> Iterator[Session]:
         """The persistent sessions as they were, with what waits for their clients."""
-        rows = self._db.execute("SELECT * FROM session").fetchall()
-        for client_id, keep_alive_s, state, sleep_s, address, route, *will in rows:
+        for client_id, keep_alive_s, state, sleep_s, address, route, *will in self._read("SELECT * FROM session"):
             session = Session(
                 client_id=client_id,
                 peer=_peer(address, route),
@@ -202,21 +243,19 @@ class SqliteJournal(Journal):
                 confirmed=True,
                 will=Will(will[0], will[1], bool(will[2]), will[3]) if will[0] is not None else None,
             )
-            for topic_id, name in self._db.execute("SELECT topic_id, name FROM topic WHERE client_id=?", (client_id,)):
+            for topic_id, name in self._read("SELECT topic_id, name FROM topic WHERE client_id=?", client_id):
                 session.topics.put(topic_id, name)
-            for topic_filter, qos in self._db.execute(
-                "SELECT filter, qos FROM subscription WHERE client_id=?", (client_id,)
-            ):
+            for topic_filter, qos in self._read("SELECT filter, qos FROM subscription WHERE client_id=?", client_id):
                 session.subscriptions[topic_filter] = Subscription(qos)
-            for seq, topic, payload, qos, retain, released in self._db.execute(
+            for seq, topic, payload, qos, retain, released in self._read(
                 "SELECT seq, topic, payload, qos, retain, released FROM message WHERE client_id=? ORDER BY seq",
-                (client_id,),
+                client_id,
             ):
                 line = session.open_line(policy)
                 leg = Leg.PUBCOMP if released else None
                 line.waiting.append(Outgoing(seq, topic, payload, qos, bool(retain), leg, sent_before=True))
                 line.buffered_bytes += line.waiting[-1].size
-                line.next_seq = seq + 1
+                line.next_seq = seq + _SKIP
             yield session
 
 

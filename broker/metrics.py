@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from broker.bridge import Bridge
 from broker.gateway import Gateway
-from broker.server import CannotListen
+from broker.server import CannotListen, reason
 
 COUNTERS: dict[str, tuple[str, str, str]] = {
     # counter of the machine: (metric, label or "", what it means)
@@ -87,6 +87,6 @@ def serve_metrics(gateway: Gateway, bridge: Bridge, host: str, port: int) -> int
     registry.register(GatewayMetrics(gateway, bridge))
     try:
         server, _ = start_http_server(port, host, registry)
-    except OSError as error:
-        raise CannotListen(f"cannot serve metrics on {host}:{port}: {error.strerror}") from error
+    except (OSError, UnicodeError) as error:
+        raise CannotListen(f"cannot serve metrics on {host}:{port}: {reason(error)}") from error
     return int(server.server_port)

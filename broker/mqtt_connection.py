@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,7 +27,9 @@ FAILURE = 0x80
 """Reason codes from here on mean that the broker has refused."""
 
 _READ_BYTES = 256 * 1024
-_KEEP_ALIVE_S = 30
+_KEEP_ALIVE_S = 10
+RECEIVE_MAXIMUM = 1_000
+"""Unacknowledged messages we let a broker with MQTT 5 send; the mosquitto.conf we ship allows twice as many."""
 _ANSWER_S = 10.0
 _RETRY_S = (0.1, 5.0)
 _SESSION_EXPIRY_S = 24 * 3600
@@ -59,7 +60,7 @@ class _BatchingSocket:
                 raise BlockingIOError
             self._input = self._sock.recv(_READ_BYTES)
             self._at = 0
-            self._drained = len(self._input) < _READ_BYTES and not isinstance(self._sock, ssl.SSLSocket)
+            self._drained = len(self._input) < _READ_BYTES
         chunk = self._input[self._at : self._at + size]
         self._at += len(chunk)
         return chunk
@@ -69,6 +70,7 @@ class _BatchingSocket:
         with suppress(OSError):
             self.flush()
         self._output.clear()
+        self.output_bytes = 0
         self._sock.close()
 
     @property
@@ -85,7 +87,7 @@ class _BatchingSocket:
             data = b"".join(self._output)
             try:
                 sent = self._sock.send(data)
-            except (BlockingIOError, ssl.SSLWantWriteError):
+            except BlockingIOError:
                 sent = 0
             self._output = [data[sent:]] if sent < len(data) else []
             self.output_bytes = len(data) - sent
@@ -140,9 +142,6 @@ class Broker:
     host: str
     port: int
     version: int = 5
-    username: str | None = None
-    password: str | None = None
-    tls_ca: str | None = None
 
 
 @dataclass(slots=True)
@@ -169,11 +168,14 @@ class MqttConnection:
         self._keep_session = keep_session
         self._handlers = handlers
         self._random = Random()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._lost = asyncio.Event()
         self._answered = asyncio.Event()
         self._stopping = False
         self._will: tuple[str, bytes] | None = None
         self._writing = False
+        self._was_connected = False
+        self._is_opening = False
         self.is_up = False
         self.receive_maximum = 0xFFFF
         self.client = self._new_client()
@@ -195,10 +197,6 @@ class MqttConnection:
         )
         client.max_inflight_messages_set(0)
         client.max_queued_messages_set(0)
-        if self._broker.username is not None:
-            client.username_pw_set(self._broker.username, self._broker.password)
-        if self._broker.tls_ca is not None:
-            client.tls_set(ca_certs=self._broker.tls_ca)
         if self._will is not None:
             client.will_set(*self._will, qos=1, retain=True)
         client.on_connect = self._on_connect
@@ -214,10 +212,12 @@ class MqttConnection:
     def start_over(self) -> None:
         """Drop the client with all it has in flight; the next connection is made by a new one."""
         self._close()
+        self._was_connected = False
         self.client = self._new_client()
 
     async def run(self) -> None:
         """Connect, and connect again, until cancelled."""
+        self._loop = asyncio.get_running_loop()
         attempt = 0
         while not self._stopping:
             if await self._connect():
@@ -235,11 +235,14 @@ class MqttConnection:
         self._lost.clear()
         self._answered.clear()
         client = self.client
+        self._is_opening = True
         try:
             await asyncio.get_running_loop().run_in_executor(None, self._open, client)
         except (OSError, ValueError) as error:
             log.warning("mqtt unreachable broker=%s:%d error=%s", self._broker.host, self._broker.port, error)
             return False
+        finally:
+            self._is_opening = False
         asyncio.get_running_loop().add_reader(self._socket(), self._readable)
         self.flush()
         try:
@@ -252,12 +255,11 @@ class MqttConnection:
         if self._broker.version == 5:
             properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
             properties.SessionExpiryInterval = _SESSION_EXPIRY_S
+            properties.ReceiveMaximum = RECEIVE_MAXIMUM
+            # Not paho's "clean start on the first connect": it takes every call of connect for the first.
+            clean_start = not self._keep_session and not self._was_connected
             client.connect(
-                self._broker.host,
-                self._broker.port,
-                _KEEP_ALIVE_S,
-                clean_start=False if self._keep_session else paho.MQTT_CLEAN_START_FIRST_ONLY,
-                properties=properties,
+                self._broker.host, self._broker.port, _KEEP_ALIVE_S, clean_start=clean_start, properties=properties
             )
         else:
             client.connect(self._broker.host, self._broker.port, _KEEP_ALIVE_S)
@@ -270,7 +272,7 @@ class MqttConnection:
         if code.is_failure:
             log.warning("mqtt refused broker=%s:%d reason=%r", self._broker.host, self._broker.port, str(code))
             return
-        self.is_up = True
+        self.is_up = self._was_connected = True
         self.receive_maximum = getattr(properties, "ReceiveMaximum", 0xFFFF)
         self._handlers.up(flags.session_present)
 
@@ -279,10 +281,9 @@ class MqttConnection:
 
     def _on_socket_close(self, _client: Any, _data: Any, sock: Any) -> None:
         """paho closes its socket: the event loop has to forget it first, or a new one of that number is never heard."""
-        if sock.fileno() >= 0:
-            loop = asyncio.get_running_loop()
-            loop.remove_reader(sock)
-            loop.remove_writer(sock)
+        if sock.fileno() >= 0 and self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(sock)
+            self._loop.remove_writer(sock)
 
     def _close(self) -> None:
         """Forget the socket and tell the owner, once."""
@@ -317,7 +318,7 @@ class MqttConnection:
     def flush(self) -> None:
         """Write what paho has produced in this turn."""
         sock = self._socket()
-        if sock is None or self._writing:
+        if sock is None or self._writing or self._is_opening:
             return
         if self.client.want_write():  # written from within a callback
             self.client.loop_write()
@@ -336,11 +337,11 @@ class MqttConnection:
     def _writable(self) -> None:
         self._writing = False
         asyncio.get_running_loop().remove_writer(self._socket())
-        self.flush()
+        self._handlers.turn()
 
     def keep_alive(self) -> None:
         """Let paho send its pings; to be called about every second."""
-        if self.client.socket() is not None:
+        if self.client.socket() is not None and not self._is_opening:
             self.client.loop_misc()
             self.flush()
 

@@ -33,6 +33,8 @@ _DATAGRAMS_PER_TURN = 128
 _SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
 _MAX_UNSENT_DATAGRAMS = 10_000
 _DRAIN_S = 3.0
+_RETRY_S = 1.0
+"""How often a journal that a full disk has stopped is tried again."""
 
 
 class CannotListen(RuntimeError):
@@ -67,6 +69,7 @@ class GatewayServer:
             self._search_socket = _advertising(self._socket, options.advertise, options.listen[0])
         self._unsent: deque[tuple[bytes, Address]] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._retry: asyncio.TimerHandle | None = None
         self._timer_at = inf
 
     @property
@@ -135,7 +138,11 @@ class GatewayServer:
             except OSError as error:  # an ICMP error for an earlier answer
                 self._gateway.outputs.count("not sent", f"{error.strerror}")
                 continue
-            receive(datagram, address, now)
+            try:
+                receive(datagram, address, now)
+            except Exception:  # a fault of ours: it must cost this datagram, not the service
+                log.exception("defect while working on a datagram from=%s bytes=%s", address, datagram[:64].hex())
+                self._gateway.outputs.count("refused", "defect")
         self._end_turn()
 
     def _tick(self) -> None:
@@ -146,9 +153,7 @@ class GatewayServer:
     def _end_turn(self) -> None:
         """Make what was decided durable, then carry it out."""
         self._bridge.carry_out()
-        if self._journal is not None:
-            self._journal.commit()
-        self._bridge.flush()
+        self._bridge.flush(self._commit())
         out = self._gateway.outputs
         if out.datagrams:
             self._unsent.extend(out.datagrams)
@@ -164,6 +169,25 @@ class GatewayServer:
                 self._timer.cancel()
             self._timer_at = deadline
             self._timer = asyncio.get_running_loop().call_at(deadline, self._tick)
+
+    def _commit(self) -> bool:
+        """Whether the journal has everything. If not, answers that rest on it are not let out, and it tries again."""
+        if self._journal is None:
+            return True
+        has_news = self._journal.has_news
+        if self._journal.commit():
+            return True
+        out = self._gateway.outputs
+        if has_news:
+            out.counters["not sent", "state not written"] += len(out.datagrams)
+            out.datagrams.clear()
+        if self._retry is None:
+            self._retry = asyncio.get_running_loop().call_later(_RETRY_S, self._try_again)
+        return False
+
+    def _try_again(self) -> None:
+        self._retry = None
+        self._end_turn()
 
     def _send(self) -> None:
         counters = self._gateway.outputs.counters
@@ -189,6 +213,11 @@ class GatewayServer:
         self._send()
 
 
+def reason(error: OSError | UnicodeError) -> str:
+    """What went wrong with an address, in the system's words."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach the address."""
     try:
@@ -206,8 +235,8 @@ def _udp_socket(address: tuple[str, int]) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
         sock.setblocking(False)
         sock.bind(resolved)
-    except OSError as error:
-        raise CannotListen(f"cannot listen on udp {host}:{port}: {error.strerror}") from error
+    except (OSError, UnicodeError) as error:
+        raise CannotListen(f"cannot listen on udp {host}:{port}: {reason(error)}") from error
     return sock
 
 
@@ -232,5 +261,5 @@ def _advertising(main: socket.socket, group: tuple[str, int], interface: str) ->
             socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, struct.pack("4s4s", socket.inet_aton(host), source)
         )
     except OSError as error:
-        raise CannotListen(f"cannot join multicast group {host}:{port}: {error.strerror}") from error
+        raise CannotListen(f"cannot join multicast group {host}:{port}: {reason(error)}") from error
     return sock

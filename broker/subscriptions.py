@@ -12,7 +12,7 @@ from math import inf
 from broker.config import GatewayConfig
 from broker.outputs import MqttSubscribe, MqttUnsubscribe, Outputs
 from broker.session import Session, Subscription
-from protocol.mqttsn import ReturnCode, SubAck
+from protocol.mqttsn import ReturnCode, SubAck, matches
 
 _RETAINED_SEEN_MAX = 10_000
 
@@ -71,7 +71,7 @@ class Subscriptions:
             waiting = _Waiting(session, msg_id, topic_id, subscription, subscription.qos)
             entry.waiting.append(waiting)
             self._asking.setdefault(session, set()).add(topic_filter)
-        waiting.msg_id = msg_id
+        waiting.msg_id, waiting.topic_id = msg_id, topic_id
         waiting.subscription.qos = qos
         waiting.subscription.expect_retained(now)
         self._out.mqtt.append(MqttSubscribe(topic_filter, entry.qos, retained=True))
@@ -158,6 +158,7 @@ class Subscriptions:
             (session, subscription.qos)
             for session, subscription in subscribers.items()
             if self._wants(subscription, topic, retained, now)
+            and (retained or not _comes_otherwise(session, topic_filter, subscription.qos, topic))
         ]
 
     @staticmethod
@@ -173,3 +174,15 @@ class Subscriptions:
         if len(seen) < _RETAINED_SEEN_MAX:
             seen.add(topic)
         return True
+
+
+def _comes_otherwise(session: Session, topic_filter: str, qos: int, topic: str) -> bool:
+    """Whether a client gets a message through another of its filters, of a higher QoS or, at the same one, later name.
+
+    The broker sends a copy for every filter; one of them is for the client.
+    """
+    return len(session.subscriptions) > 1 and any(
+        (other.qos, name) > (qos, topic_filter) and matches(name, topic)
+        for name, other in session.subscriptions.items()
+        if name != topic_filter
+    )

@@ -22,6 +22,9 @@ from protocol.mqttsn import (
     short_topic_name,
 )
 
+_SLOW_S = 5.0
+"""A broker that has not acknowledged a publish for so long is as good as away: the device is told."""
+
 
 class Uplink:
     """Takes publishes from clients and answers them once the broker has."""
@@ -80,7 +83,7 @@ class Uplink:
         digest = hash((name, message.payload, message.qos))
         known = session.uploads.get(message.msg_id)
         if known is not None and known.digest == digest:
-            self._repeat(session, known, message)
+            self._repeat(session, known, message, now)
             return
         if message.qos == 2 and self._is_finished(session, message.msg_id, digest, now):
             self._out.count("duplicates", "finished qos 2 publish")
@@ -101,11 +104,11 @@ class Uplink:
         known, at = session.finished.get(msg_id, (None, 0.0))
         return known == digest and now - at <= self._config.exchange_memory_s
 
-    def _repeat(self, session: Session, upload: Upload, message: Publish) -> None:
+    def _repeat(self, session: Session, upload: Upload, message: Publish, now: float) -> None:
         self._out.count("duplicates", f"qos {upload.qos} publish")
         if upload.state is UploadState.RECEIVED:
             self._out.send(PubRec(upload.msg_id), session.peer)
-        elif not self.broker_is_up:
+        elif not self.broker_is_up or now - upload.started > _SLOW_S:
             self._refuse(session, message, ReturnCode.CONGESTION)
 
     def _has_room(self, session: Session, message: Publish, now: float) -> bool:

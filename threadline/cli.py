@@ -66,11 +66,11 @@ def gateway(
     mqtt_version: Annotated[
         str, typer.Option(help="MQTT version towards the broker: 5, or 3.1.1 where it has no 5.")
     ] = "5",
-    max_sessions: Annotated[int, typer.Option(help="Sessions held at most; beyond it CONNECT meets congestion.")] = (
-        200_000
-    ),
+    max_sessions: Annotated[
+        int, typer.Option(help="Sessions held at most; beyond it CONNECT meets congestion.", min=1)
+    ] = (200_000),
     session_expiry: Annotated[
-        float, typer.Option(help="Seconds after which the session of an absent client is forgotten.")
+        float, typer.Option(help="Seconds after which the session of an absent client is forgotten.", min=1)
     ] = 7 * 24 * 3600.0,
 ) -> None:
     """Run the MQTT-SN gateway: devices on UDP, an MQTT broker behind it."""

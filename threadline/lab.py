@@ -15,7 +15,7 @@ from pathlib import Path
 from random import SystemRandom
 from signal import SIGKILL, SIGTERM
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import broker
 
@@ -124,6 +124,16 @@ class Service(ABC):
             self.stop()
 
 
+class BrokerAddress(Protocol):
+    """What the gateway has to know of its broker, be it a service or something in front of one."""
+
+    version: str
+
+    @property
+    def address(self) -> str: ...
+    def is_ready(self) -> bool: ...
+
+
 class _BrokerService(Service):
     version = "5"
 
@@ -188,7 +198,7 @@ def mqtt_broker(folder: Path, embedded: bool = False) -> Mosquitto | EmbeddedBro
 class GatewayService(Service):
     """`threadline gateway` on a fixed free port, so that it can come back where its clients look for it."""
 
-    def __init__(self, folder: Path, broker: _BrokerService, *options: str, name: str = "gateway") -> None:
+    def __init__(self, folder: Path, broker: BrokerAddress, *options: str, name: str = "gateway") -> None:
         super().__init__(name, folder)
         self.port = free_port(socket.SOCK_DGRAM)
         self.metrics_port = free_port()

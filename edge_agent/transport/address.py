@@ -35,6 +35,9 @@ def format_address(host: str, port: int) -> str:
 def resolve(host: str, port: int) -> list[tuple[int, SocketAddress]]:
     """(address family, socket address) of a UDP peer, at least one, IPv4 first: a gateway that listens on one family
     only most likely listens on that. OSError if the name cannot be looked up. May block."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    except UnicodeError as error:
+        raise OSError(f"{host!r} is no host name: {error}") from error
     found.sort(key=lambda entry: entry[0] != socket.AF_INET)
     return [(family, cast(SocketAddress, sockaddr)) for family, _, _, _, sockaddr in found]

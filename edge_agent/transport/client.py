@@ -348,14 +348,14 @@ class Client:
             for done in pending.take_callbacks():
                 try:
                     done(pending)
-                except Exception:
+                except (Exception, SystemExit):
                     self._stats.callback_errors += 1
                     _LOG.exception("callback of a pending failed")
         for message, routes in delivered:
             for on_message in routes:
                 try:
                     on_message(message)
-                except Exception:
+                except (Exception, SystemExit):
                     self._stats.callback_errors += 1
                     _LOG.exception("callback of a subscription failed topic=%s", message.topic)
 

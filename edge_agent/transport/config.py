@@ -10,6 +10,7 @@ from protocol.mqttsn import MAX_PACKET_BYTES, RetryPolicy, is_topic_name
 MAX_CLIENT_ID_CHARS = 23
 MAX_UDP_PAYLOAD_BYTES = 65_507  # IPv4: 65,535 less the IP and the UDP header
 MAX_DURATION_S = 65_535
+MAX_WINDOW = 32_768  # half of the message ids, so that a free one is always near
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,8 @@ class SessionConfig:
         for name in ("gateways", "window", "max_queued", "max_queued_bytes", "max_topics", "connect_attempts"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is at least 1, not {getattr(self, name)}")
+        if self.window > MAX_WINDOW:
+            raise ValueError(f"window is at most {MAX_WINDOW}, not {self.window}")
         for name, topic_id in self.predefined.items():
             if not is_topic_name(name):
                 raise ValueError(f"{name!r} is no topic name for a predefined id")

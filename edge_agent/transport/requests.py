@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from edge_agent.transport.pending import DeliveryFailed, Message, Pending, Refused
+from edge_agent.transport.pending import DeliveryFailed, Message, Pending, QueueFull, Refused
 from edge_agent.transport.topics import Topic, TopicBook
 from edge_agent.transport.wire import NEVER, Flight, Wire
 from protocol.mqttsn import (
@@ -29,6 +29,7 @@ from protocol.mqttsn import (
 
 OnMessage = Callable[[Message], object]
 _WINDOW = 8
+_MAX_WAITING = 1_000
 
 
 class Kind(Enum):
@@ -95,13 +96,19 @@ class Requests:
 
     def subscribe(self, topic: Topic, qos: int, on_message: OnMessage, pending: Pending[int]) -> None:
         """Subscribe, or replace the callback and QoS of an older subscription to the same filter."""
+        self._check_room()
         self.subscriptions[topic] = Subscription(topic, qos, on_message)
         self._waiting.append(Request(Kind.SUBSCRIBE, topic, qos, pending))
 
     def unsubscribe(self, topic: Topic, pending: Pending[None]) -> None:
         """Stop the callback now, and the gateway when it hears of it."""
+        self._check_room()
         self.subscriptions.pop(topic, None)
         self._waiting.append(Request(Kind.UNSUBSCRIBE, topic, 0, pending))
+
+    def _check_room(self) -> None:
+        if len(self._waiting) >= _MAX_WAITING:
+            raise QueueFull(f"{_MAX_WAITING} subscriptions and unsubscriptions wait for the gateway")
 
     def routes(self, topic: str | int) -> list[OnMessage]:
         """The callbacks of all subscriptions that cover a topic."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from broker.outputs import MqttPublish
@@ -356,11 +358,14 @@ def test_the_will_is_published_when_the_client_falls_silent() -> None:
     assert machine.announced[-1] == ("dev", "offline")
 
 
-def test_a_will_of_qos_0_is_given_to_the_broker_at_qos_1_so_that_it_outlives_an_outage() -> None:
+def test_a_will_waits_for_a_broker_that_is_away_and_is_given_to_it_at_qos_1() -> None:
     machine = Machine()
     connect_with_will(machine, qos=0)
     machine.broker_down()
     machine.advance(91)
+    assert machine.published == []
+    machine.broker_up()
+    machine.advance(2)
     assert machine.published == [MqttPublish("wills/dev", b"gone", 1, False)]
 
 
@@ -582,16 +587,25 @@ def test_a_departed_client_that_comes_back_is_not_taken_back() -> None:
     assert dict(machine.announced)["one"] == "online"
 
 
-def test_connected_clients_are_told_when_the_gateway_stops() -> None:
-    machine = Machine()
+def test_connected_clients_are_told_when_the_gateway_stops(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
     machine.connect(A, "dev")
-    machine.connect(B, "sleeper")
+    machine.connect(B, "sleeper", clean=False)
     machine.send(B, Disconnect(60))
     machine.stop()
     assert machine.take(A) == [Disconnect()]
     assert machine.take(B) == []
     assert machine.announced[-1] == ("dev", "offline")
     assert ("sleeper", "offline") not in machine.announced
+    machine.close()
+
+
+def test_a_sleeper_that_ends_with_the_gateway_is_told_of_as_offline() -> None:
+    machine = Machine()
+    machine.connect(A, "sleeper", clean=False)
+    machine.send(A, Disconnect(60))
+    machine.stop()
+    assert machine.announced[-1] == ("sleeper", "offline")
 
 
 # Looking for a gateway

@@ -69,6 +69,7 @@ class Machine:
         self._folder = folder
         self._journal = SqliteJournal(folder) if folder is not None else None
         self.gateway = Gateway(self.config, self._journal or Journal(), Random(1))
+        self.gateway._downlink.first_seq = 0
         if self._journal is not None:
             sessions = self._journal.sessions(now, self.config.retry)
             self.gateway.restore(sessions, self._journal.announcements(), now)

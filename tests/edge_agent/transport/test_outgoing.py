@@ -213,7 +213,7 @@ def test_the_queue_is_bounded_in_bytes() -> None:
 
 
 def test_message_ids_in_use_are_not_given_again() -> None:
-    machine = Machine(window=65_535, max_queued=70_000).connected()
+    machine = Machine(window=32_768, max_queued=70_000).connected()
     for _ in range(2_000):
         machine.publish("ab", b"")
     stuck = {p.msg_id for p in published([*machine.sent()])}
