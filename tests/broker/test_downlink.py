@@ -6,7 +6,9 @@ from random import Random
 
 import pytest
 
-from broker.config import PredefinedTopics
+from broker.config import GatewayConfig, PredefinedTopics
+from broker.gateway import Gateway
+from broker.journal import Journal
 from broker.session import State
 from protocol.mqttsn import (
     AnyMessage,
@@ -587,3 +589,8 @@ def test_a_client_that_is_being_sent_messages_may_do_other_things_meanwhile() ->
     assert machine.take(A) == [PubAck(topic_id, 1, ACCEPTED)], "ids of the two directions do not meet"
     machine.advance(2)
     assert payloads(machine.take(A)) == [b"p"]
+
+
+def test_two_processes_do_not_begin_with_the_same_message_id() -> None:
+    first = {Gateway(GatewayConfig(), Journal(), Random(seed))._downlink.first_seq for seed in range(20)}
+    assert len(first) > 15

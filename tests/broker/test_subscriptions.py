@@ -427,3 +427,15 @@ def test_a_refused_change_of_qos_leaves_the_subscription_as_it_was() -> None:
     (message,) = machine.take(A)
     assert isinstance(message, Publish)
     assert message.qos == 1
+
+
+def test_a_client_with_overlapping_filters_gets_a_message_once_at_the_highest_qos() -> None:
+    machine = Machine()
+    machine.connect(A, "dev")
+    for topic_filter, qos in (("ov/#", 1), ("ov/+", 2), ("ov/x", 0)):
+        machine.subscribe(A, topic_filter, qos)
+    for topic_filter in ("ov/#", "ov/+", "ov/x"):
+        machine.publish_from_broker("ov/x", b"p", 1, through=topic_filter)
+    (message,) = machine.take(A)
+    assert isinstance(message, Publish)
+    assert (message.payload, message.qos) == (b"p", 2)

@@ -20,6 +20,7 @@ from random import Random
 import psutil
 import pytest
 
+from edge_agent.transport import Client
 from protocol.mqttsn import (
     Advertise,
     ConnAck,
@@ -47,7 +48,7 @@ from protocol.topics import state_topic
 from tests.support.peers import Device, Recorder, retained, wait_until
 from tests.system.conftest import NewDevice, NewRecorder
 from tests.system.scrape import scrape
-from threadline.lab import GatewayService, Mosquitto, free_port
+from threadline.lab import GatewayService, Mosquitto, ServiceFailed, free_port
 
 
 class Courier:
@@ -406,6 +407,8 @@ def assert_refused(options: list[str], *words: str) -> None:
         (["--advertise", "no-address:1885"], ["no-address"]),
         (["--listen", "0.0.0.0:0"], ["--listen", "0.0.0.0", "--open"]),
         (["--listen", "198.51.100.1:1884", "--open"], ["198.51.100.1", "cannot listen"]),
+        (["--listen", "a..b:1884", "--open"], ["a..b", "cannot listen"]),
+        (["--metrics", "a..b:9464"], ["a..b", "cannot serve metrics"]),
         (["--mqtt-version", "4"], ["--mqtt-version", "4", "3.1.1"]),
     ],
     ids=lambda value: " ".join(value[:2]) if str(value[0]).startswith("--") else "",
@@ -771,3 +774,30 @@ def test_the_gateway_advertises_itself_to_a_plain_address(mosquitto: Mosquitto, 
             for _ in range(2):
                 datagram, sender = listener.recvfrom(100)
                 assert (decode(datagram), sender) == (Advertise(1, 1), gateway.address)
+
+
+def test_the_same_qos_2_command_before_and_after_a_restart_is_two_commands(
+    own_gateway: GatewayService, recorder: NewRecorder, own_mosquitto: Mosquitto
+) -> None:
+    commands: list[bytes] = []
+    sender = recorder(own_mosquitto)
+    with Client(own_gateway.address, client_id="valve") as client:
+        client.subscribe("cmd/valve", lambda message: commands.append(message.payload), qos=2).result(10)
+        sender.publish("cmd/valve", b"on")
+        wait_until(lambda: commands == [b"on"], "the first command")
+        own_gateway.kill()
+        own_gateway.start()
+        sender.publish("cmd/valve", b"on")
+        wait_until(lambda: commands == [b"on", b"on"], "the second command")
+
+
+def test_a_damaged_state_file_is_refused_with_one_clear_line(own_gateway: GatewayService, device: NewDevice) -> None:
+    device(own_gateway, "dev").connect(clean=False).register("a/b")
+    own_gateway.stop()
+    with sqlite3.connect(own_gateway.log.parent / "gateway-state" / "gateway.sqlite3") as file:
+        file.execute("DROP TABLE topic")
+    with pytest.raises(ServiceFailed) as failure:
+        own_gateway.start()
+    assert "ended with 2" in str(failure.value)
+    assert "no such table: topic" in str(failure.value)
+    assert "Traceback" not in str(failure.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -188,6 +189,41 @@ def test_an_unanswered_connect_is_told_by_wait_connected(nobody: str) -> None:
         with pytest.raises(TimeoutError, match=r"not connected after 0\.05 s: connecting"):
             client.wait_connected(0.05)
         assert not client.connected
+
+
+def test_a_host_name_that_cannot_be_one_is_told_by_wait_connected() -> None:
+    with Client("a..b:1884", "car-7") as client:
+        with pytest.raises(TimeoutError, match="no host name"):
+            client.wait_connected(0.3)
+        client.close(0)
+
+
+def test_a_window_wider_than_the_message_ids_allow_is_refused() -> None:
+    with pytest.raises(ValueError, match="window is at most 32768"):
+        Client("127.0.0.1:1884", "car-7", window=65_536)
+
+
+def test_a_callback_that_exits_does_not_end_the_client(gateway: UdpGateway, client: Client) -> None:
+    came = threading.Event()
+
+    def leave(message: Message) -> None:
+        if message.payload == b"1":
+            sys.exit(1)
+        came.set()
+
+    client.subscribe("down/#", leave).result(10)
+    gateway.hand_out("down/a", b"1", 1)
+    gateway.hand_out("down/a", b"2", 1)
+    assert came.wait(10)
+    assert client.stats().callback_errors == 1
+
+
+def test_requests_do_not_pile_up_while_there_is_no_gateway(nobody: str) -> None:
+    with Client(nobody, "car-7") as client:
+        with pytest.raises(QueueFull):
+            for number in range(1_100):
+                client.subscribe(f"a/{number}", print)
+        client.close(0)
 
 
 def test_a_refusal_is_told_by_wait_connected(gateway: UdpGateway) -> None:
