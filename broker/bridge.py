@@ -46,6 +46,7 @@ class Bridge:
     ) -> None:
         self._gateway = gateway
         self._journal = journal
+        self._turn = turn
         self._version = broker.version
         self._name = journal.identity if journal is not None else f"tl-gw-{secrets.token_hex(4)}"
         self._uplink = MqttConnection(
@@ -207,6 +208,7 @@ class Bridge:
             self._gateway.broker_down()
         else:
             self._gateway.broker_up(monotonic())
+        asyncio.get_running_loop().call_soon(self._turn)
 
     def _publish_queued(self) -> None:
         window = self._uplink.receive_maximum
