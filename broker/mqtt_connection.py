@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 FAILURE = 0x80
 """Reason codes from here on mean that the broker has refused."""
 
-_READ_BYTES = 256 * 1024
+_READ_BYTES = 64 * 1024
 _KEEP_ALIVE_S = 10
 RECEIVE_MAXIMUM = 1_000
 """Unacknowledged messages we let a broker with MQTT 5 send; the mosquitto.conf we ship allows twice as many."""
