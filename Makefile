@@ -37,7 +37,7 @@ bench: setup ## Run the benchmarks (NAME=gateway for one, ARGS=... instead of --
 	done
 
 soak: setup ## Run the long tests
-	$(BIN)/python -m pytest -m soak --timeout=7200
+	$(BIN)/python -m pytest -m soak -rP --timeout=7200
 
 lock: ## Regenerate requirements.lock (ARGS=--upgrade for newer versions)
 	python3 -m venv build/lock

@@ -23,6 +23,9 @@ from threadline.lab import GatewayService, Mosquitto
 from threadline.lossy_link import LossyLink
 
 LOSS, DUPLICATES, DELAY_S = 0.20, 0.10, (0.05, 0.30)
+WINDOW = 16
+HANDSHAKE_S = 5.0
+"""How long after its arrival at the device the rest of a QoS 2 exchange may still be under way on this link."""
 PATIENCE_S = 3600.0
 """Far beyond need: pytest's own time limit is what ends a hanging test."""
 
@@ -56,17 +59,21 @@ class Traffic:
     def _feed(self, client: Client, per_qos: int) -> None:
         number = self.clients.index(client)
         share = per_qos // len(self.clients) + (number < per_qos % len(self.clients))
+        # A message is taken only when the client can send it at once: one that waits in a queue is not under way.
+        room = threading.Semaphore(WINDOW)
         for index in range(share):
             for qos in (1, 2):
                 payload = f"q{qos}-{number}-{index}".encode()
+                room.acquire()
                 life = self.sent[payload] = Sent(monotonic())
                 delivery = client.publish(f"{self.prefix}/{number}/{qos}", payload, qos, timeout=PATIENCE_S)
-                delivery.add_done_callback(_note_end(life))
+                delivery.add_done_callback(_note_end(life, room))
 
 
-def _note_end(life: Sent) -> Callable[[Delivery], None]:
+def _note_end(life: Sent, room: threading.Semaphore) -> Callable[[Delivery], None]:
     def done(_: Delivery) -> None:
         life.done_at = monotonic()
+        room.release()
 
     return done
 
@@ -98,7 +105,9 @@ def check_arrivals(received: list[bytes], sent: dict[bytes, Sent], kills: list[f
 @contextmanager
 def fleet(link: LossyLink, name: str, devices: int) -> Iterator[list[Client]]:
     """Devices on the lossy link. They leave all at once: each goodbye takes its time there."""
-    clients = [Client(link.url, client_id=f"{name}-{n}", random=Random(n)).start() for n in range(devices)]
+    clients = [
+        Client(link.url, client_id=f"{name}-{n}", window=WINDOW, random=Random(n)).start() for n in range(devices)
+    ]
     try:
         yield clients
     finally:
@@ -201,6 +210,8 @@ def run_downlink(
 
     def note(message: Message) -> None:
         arrived.append(message.payload)
+        life = sent[message.payload]
+        life.done_at = min(life.done_at, monotonic() + HANDSHAKE_S)
 
     with fleet(link, "down", devices) as clients, Recorder(broker.port) as publisher:
         subscribed = [
