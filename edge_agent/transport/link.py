@@ -46,8 +46,8 @@ _STABLE_S = 1.0  # a connection shorter than this counts as a failure
 _AT_ONCE_S = 0.1
 _REFUSED = 6  # failures that a refusal counts for: a person has to change something, so ask rarely
 _ECHO_S = 5.0  # how long the network may delay a copy of the answer to our going to sleep
-_GOODBYE_ATTEMPTS = 3
-_GOODBYE_S = 1.0
+_GOODBYE_S = 3.0
+_GOODBYE_AGAIN_S = 0.4  # a gateway that misses the goodbye thinks for long that the client is there: spend some datagrams
 
 
 class State(Enum):
@@ -332,7 +332,13 @@ class Link:
         """Send a control packet and await its answer, instead of the one before."""
         self._control = control = _Control(message)
         self._wire.send(message, now)
+        self._await_answer(control, now)
+
+    def _await_answer(self, control: _Control, now: float) -> None:
         self._wire.supervise(control, now)
+        if self.state is State.CLOSING:
+            control.deadline = min(control.deadline, now + _GOODBYE_AGAIN_S)
+            self._wire.sooner(control.deadline)
 
     def _answered(self, now: float) -> None:
         if self._control is not None:
@@ -345,12 +351,12 @@ class Link:
         if state is State.CONNECTING:
             over = control.attempts >= self._config.connect_attempts
         elif state is State.CLOSING:
-            over = control.attempts >= _GOODBYE_ATTEMPTS
+            over = now >= self._close_by
         else:
             over = self._wire.gave_up(control)
         if not over:
             self._wire.send(control.message, now)
-            self._wire.supervise(control, now)
+            self._await_answer(control, now)
         elif state is State.CONNECTING:
             self._failed(TransportError("the gateway does not answer CONNECT"), now)
         elif state is State.CLOSING:
@@ -484,7 +490,6 @@ class Link:
             return
         if state in (State.CONNECTED, State.ASLEEP, State.AWAKE, State.DOZING):
             self._close_by = now + _GOODBYE_S
-            self._wire.sooner(self._close_by)
             self._enter(State.CLOSING)
             self._begin(Disconnect(), now)
             self._wire.sooner(self._close_by)
