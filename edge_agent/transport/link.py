@@ -47,7 +47,7 @@ _AT_ONCE_S = 0.1
 _REFUSED = 6  # failures that a refusal counts for: a person has to change something, so ask rarely
 _ECHO_S = 5.0  # how long the network may delay a copy of the answer to our going to sleep
 _GOODBYE_S = 3.0
-_GOODBYE_AGAIN_S = 0.4  # a gateway that misses the goodbye thinks for long that the client is there: spend some datagrams
+_GOODBYE_AGAIN_S = 0.4  # often: a gateway that misses the goodbye thinks for long that the client is there
 
 
 class State(Enum):
