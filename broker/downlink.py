@@ -13,6 +13,7 @@ from random import Random
 from broker.config import GatewayConfig
 from broker.journal import Journal
 from broker.outputs import Outputs
+from broker.registrations import Registrations
 from broker.session import REACHABLE, Leg, Line, Outgoing, Registration, Session, State, TooManyTopics
 from protocol.mqttsn import (
     PubAck,
@@ -37,10 +38,13 @@ _UNUSED = (TopicType.NORMAL, 0)
 class Downlink:
     """Sends messages to clients and keeps them until they are acknowledged or, counted, dropped."""
 
-    def __init__(self, config: GatewayConfig, outputs: Outputs, journal: Journal, random: Random) -> None:
+    def __init__(
+        self, config: GatewayConfig, outputs: Outputs, journal: Journal, registrations: Registrations, random: Random
+    ) -> None:
         self._config = config
         self._out = outputs
         self._journal = journal
+        self._registrations = registrations
         self._random = random
         self.buffered_bytes = 0
         self.first_seq = random.randrange(0xFFFF)
@@ -142,11 +146,9 @@ class Downlink:
 
     def _register(self, session: Session, line: Line, topic: str, now: float) -> bool:
         try:
-            topic_id, is_new = session.topics.assign(topic, self._config.max_topics_per_session)
+            topic_id = self._registrations.topic_id(session, topic)
         except TooManyTopics:
             return False
-        if is_new and not session.clean:
-            self._journal.save_topic(session.client_id, topic_id, topic)
         line.next_register_id = line.next_register_id % 0xFFFF + 1
         line.registration = Registration(topic, topic_id, line.next_register_id)
         self._transmit_registration(session, line, line.registration, now)

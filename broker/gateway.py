@@ -2,7 +2,8 @@
 
 Bytes, broker events and the time go in through `receive`, `broker_*` and `tick`; packets, MQTT actions and counters
 come out in `outputs`. Nothing here reads a clock, a socket or a file. Whatever changes a session's state is in this
-module (`session.TRANSITIONS` is the table); the two directions of publishing are in `uplink` and `downlink`.
+module (`session.TRANSITIONS` is the table); the two directions of publishing are in `uplink` and `downlink`, what
+clients ask about topics in `registrations` and `subscriptions`.
 
 A peer is an address (and, behind forwarders, node ids); a session belongs to a client id. CONNECT ties a session to a
 peer. A packet from a peer without a session is answered with DISCONNECT, which is how clients learn of a restart.
@@ -23,7 +24,8 @@ from broker.downlink import Downlink
 from broker.journal import Journal
 from broker.outputs import NOWHERE, Address, MqttPublish, Outputs, Peer
 from broker.presence import Presence
-from broker.session import REACHABLE, Event, Session, State, TooManyTopics, Upload, Will
+from broker.registrations import Registrations
+from broker.session import REACHABLE, Event, Session, State, Upload, Will
 from broker.subscriptions import Subscriptions
 from broker.timers import Timers
 from broker.uplink import Uplink
@@ -46,10 +48,7 @@ from protocol.mqttsn import (
     Register,
     ReturnCode,
     SearchGw,
-    SubAck,
     Subscribe,
-    TopicType,
-    UnsubAck,
     Unsubscribe,
     WillMsg,
     WillMsgReq,
@@ -62,9 +61,7 @@ from protocol.mqttsn import (
     decapsulate,
     decode,
     encode,
-    has_wildcard,
     is_encapsulated,
-    is_topic_filter,
     is_topic_name,
 )
 
@@ -86,9 +83,10 @@ class Gateway:
         self.outputs = Outputs()
         self._config = config
         self._journal = journal
+        registrations = Registrations(config, self.outputs, journal)
         self._uplink = Uplink(config, self.outputs)
-        self._downlink = Downlink(config, self.outputs, journal, random)
-        self.subscriptions = Subscriptions(config, self.outputs)
+        self._downlink = Downlink(config, self.outputs, journal, registrations, random)
+        self.subscriptions = Subscriptions(config, self.outputs, journal, registrations)
         self._by_client: dict[str, Session] = {}
         self._by_peer: dict[Peer, Session] = {}
         self._unconfirmed: dict[Session, None] = {}
@@ -103,9 +101,9 @@ class Gateway:
             PubRec: self._downlink.received,
             PubComp: self._downlink.completed,
             RegAck: self._downlink.registered,
-            Register: self._register,
-            Subscribe: self._subscribe,
-            Unsubscribe: self._unsubscribe,
+            Register: registrations.register,
+            Subscribe: self.subscriptions.subscribe,
+            Unsubscribe: self.subscriptions.unsubscribe,
             PingReq: self._ping,
             Disconnect: self._disconnect,
             WillTopic: self._will_topic,
@@ -184,10 +182,7 @@ class Gateway:
         self._uplink.published(upload, accepted, now)
 
     def broker_subscribed(self, topic_filter: str, accepted: bool, now: float) -> None:
-        for session in self.subscriptions.answered(topic_filter, accepted, now):
-            if not session.clean:
-                qos = session.subscriptions[topic_filter].qos
-                self._journal.save_subscription(session.client_id, topic_filter, qos)
+        self.subscriptions.answered(topic_filter, accepted, now)
 
     def broker_message(
         self, topic_filter: str, topic: str, payload: bytes, qos: int, retained: bool, now: float
@@ -425,63 +420,6 @@ class Gateway:
         session.will.payload = message.payload
         self._save(session)
         self.outputs.send(WillMsgResp(ReturnCode.ACCEPTED), session.peer)
-
-    # ------------------------------------------------------------------ topics and subscriptions
-
-    def _register(self, session: Session, message: Register, now: float) -> None:
-        topic_id, code = 0, ReturnCode.ACCEPTED
-        if not is_topic_name(message.topic) or message.topic.startswith("$"):
-            code = ReturnCode.INVALID_TOPIC
-        else:
-            try:
-                topic_id = self._topic_id(session, message.topic)
-            except TooManyTopics:
-                code = ReturnCode.CONGESTION
-        if code is not ReturnCode.ACCEPTED:
-            self.outputs.count("register refused", code.name.lower())
-        self.outputs.send(RegAck(topic_id, message.msg_id, code), session.peer)
-
-    def _topic_id(self, session: Session, name: str) -> int:
-        topic_id, is_new = session.topics.assign(name, self._config.max_topics_per_session)
-        session.topics.told.add(topic_id)
-        if is_new and not session.clean:
-            self._journal.save_topic(session.client_id, topic_id, name)
-        return topic_id
-
-    def _filter(self, session: Session, message: Subscribe | Unsubscribe) -> str | None:
-        if isinstance(message.topic, int):
-            return self._config.predefined.name(session.client_id, message.topic)
-        # Shared subscriptions are refused: to the broker, all our clients are one.
-        return message.topic if is_topic_filter(message.topic) and not message.topic.startswith("$share") else None
-
-    def _subscribe(self, session: Session, message: Subscribe, now: float) -> None:
-        topic_filter = self._filter(session, message)
-        topic_id = message.topic if isinstance(message.topic, int) else 0
-        code = ReturnCode.ACCEPTED
-        if topic_filter is None:
-            code = ReturnCode.INVALID_TOPIC
-        elif not self._uplink.broker_is_up or (
-            self.subscriptions.count(session, topic_filter) >= self._config.max_subscriptions_per_session
-        ):
-            code = ReturnCode.CONGESTION
-        elif message.topic_type == TopicType.NORMAL and not has_wildcard(topic_filter):
-            try:
-                topic_id = self._topic_id(session, topic_filter)
-            except TooManyTopics:
-                code = ReturnCode.CONGESTION
-        if topic_filter is None or code is not ReturnCode.ACCEPTED:
-            self.outputs.count("subscribe refused", code.name.lower())
-            self.outputs.send(SubAck(0, message.msg_id, code), session.peer)
-        else:
-            self.subscriptions.ask(session, topic_filter, message.qos, message.msg_id, topic_id, now)
-
-    def _unsubscribe(self, session: Session, message: Unsubscribe, now: float) -> None:
-        topic_filter = self._filter(session, message)
-        if topic_filter is not None:
-            self.subscriptions.remove(session, topic_filter)
-            if not session.clean:
-                self._journal.delete_subscription(session.client_id, topic_filter)
-        self.outputs.send(UnsubAck(message.msg_id), session.peer)
 
     # ------------------------------------------------------------------ sleeping, leaving, ending
 

@@ -10,9 +10,21 @@ from dataclasses import dataclass, field
 from math import inf
 
 from broker.config import GatewayConfig
+from broker.journal import Journal
 from broker.outputs import MqttSubscribe, MqttUnsubscribe, Outputs
-from broker.session import Session, Subscription
-from protocol.mqttsn import ReturnCode, SubAck, matches
+from broker.registrations import Registrations
+from broker.session import Session, Subscription, TooManyTopics
+from protocol.mqttsn import (
+    ReturnCode,
+    SubAck,
+    Subscribe,
+    TopicType,
+    UnsubAck,
+    Unsubscribe,
+    has_wildcard,
+    is_topic_filter,
+    matches,
+)
 
 _RETAINED_SEEN_MAX = 10_000
 
@@ -43,9 +55,12 @@ class _Filter:
 class Subscriptions:
     """The filters of all sessions and the SUBACKs that are owed."""
 
-    def __init__(self, config: GatewayConfig, outputs: Outputs) -> None:
+    def __init__(self, config: GatewayConfig, outputs: Outputs, journal: Journal, registrations: Registrations) -> None:
         self._config = config
         self._out = outputs
+        self._journal = journal
+        self._registrations = registrations
+        self._broker_is_up = False
         self._filters: dict[str, _Filter] = {}
         self._asking: dict[Session, set[str]] = {}
 
@@ -56,7 +71,42 @@ class Subscriptions:
         """How many filters a client has or has asked for, besides one."""
         return len({*session.subscriptions, *self._asking.get(session, ())} - {besides})
 
-    def ask(self, session: Session, topic_filter: str, qos: int, msg_id: int, topic_id: int, now: float) -> None:
+    def subscribe(self, session: Session, message: Subscribe, now: float) -> None:
+        """Take a client's SUBSCRIBE to the broker, or refuse it."""
+        topic_filter = self._filter(session, message)
+        topic_id = message.topic if isinstance(message.topic, int) else 0
+        code = ReturnCode.ACCEPTED
+        if topic_filter is None:
+            code = ReturnCode.INVALID_TOPIC
+        elif not self._broker_is_up or self.count(session, topic_filter) >= self._config.max_subscriptions_per_session:
+            code = ReturnCode.CONGESTION
+        elif message.topic_type == TopicType.NORMAL and not has_wildcard(topic_filter):
+            try:
+                topic_id = self._registrations.told_topic_id(session, topic_filter)
+            except TooManyTopics:
+                code = ReturnCode.CONGESTION
+        if topic_filter is None or code is not ReturnCode.ACCEPTED:
+            self._out.count("subscribe refused", code.name.lower())
+            self._out.send(SubAck(0, message.msg_id, code), session.peer)
+        else:
+            self._ask(session, topic_filter, message.qos, message.msg_id, topic_id, now)
+
+    def unsubscribe(self, session: Session, message: Unsubscribe, now: float) -> None:
+        """Answer a client's UNSUBSCRIBE: what it was not subscribed to, it is not subscribed to now."""
+        topic_filter = self._filter(session, message)
+        if topic_filter is not None:
+            self.remove(session, topic_filter)
+            if not session.clean:
+                self._journal.delete_subscription(session.client_id, topic_filter)
+        self._out.send(UnsubAck(message.msg_id), session.peer)
+
+    def _filter(self, session: Session, message: Subscribe | Unsubscribe) -> str | None:
+        if isinstance(message.topic, int):
+            return self._config.predefined.name(session.client_id, message.topic)
+        # Shared subscriptions are refused: to the broker, all our clients are one.
+        return message.topic if is_topic_filter(message.topic) and not message.topic.startswith("$share") else None
+
+    def _ask(self, session: Session, topic_filter: str, qos: int, msg_id: int, topic_id: int, now: float) -> None:
         """Ask the broker on behalf of a client; a repeated question is not asked twice.
 
         The broker may send messages before it answers, so the client counts as a subscriber from here on.
@@ -76,12 +126,11 @@ class Subscriptions:
         waiting.subscription.expect_retained(now)
         self._out.mqtt.append(MqttSubscribe(topic_filter, entry.qos, retained=True))
 
-    def answered(self, topic_filter: str, accepted: bool, now: float) -> list[Session]:
-        """The broker has answered: pass it on. Returns the sessions that now have the subscription."""
+    def answered(self, topic_filter: str, accepted: bool, now: float) -> None:
+        """The broker has answered: pass it on."""
         entry = self._filters.get(topic_filter)
         if entry is None:
-            return []
-        granted = []
+            return
         for waiting in entry.waiting:
             session = waiting.session
             self._asks_no_more(session, topic_filter)
@@ -91,15 +140,16 @@ class Subscriptions:
             self._out.send(SubAck(waiting.topic_id, waiting.msg_id, code, subscription.qos), session.peer)
             if accepted:
                 session.subscriptions[topic_filter] = entry.subscribers[session] = subscription
-                granted.append(session)
+                if not session.clean:
+                    self._journal.save_subscription(session.client_id, topic_filter, subscription.qos)
             else:
                 subscription.qos = waiting.former_qos
         entry.waiting.clear()
         self._drop_if_unused(topic_filter, entry)
-        return granted
 
     def broker_lost(self) -> None:
         """Nobody will answer what was asked: tell those who wait to try again."""
+        self._broker_is_up = False
         for topic_filter, entry in list(self._filters.items()):
             for waiting in entry.waiting:
                 self._out.count("congestion", "subscribe")
@@ -113,6 +163,7 @@ class Subscriptions:
 
     def broker_back(self) -> None:
         """Have every filter subscribed to, in case the broker has forgotten."""
+        self._broker_is_up = True
         for topic_filter, entry in self._filters.items():
             self._out.mqtt.append(MqttSubscribe(topic_filter, entry.qos, retained=False))
 
