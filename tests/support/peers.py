@@ -416,3 +416,8 @@ def retained(port: int, topic_filter: str) -> dict[str, bytes]:
         recorder.publish(marker, b"here")
         recorder.wait_for_message(marker, b"here")
         return {each.topic: each.payload for each in recorder.received if each.retain}
+
+
+def client_states(port: int) -> dict[str, str]:
+    """The retained state topics of clients."""
+    return {topic: state.decode() for topic, state in retained(port, "tl/+/+/state").items()}
