@@ -25,7 +25,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from broker.gateway import Gateway
-from broker.journal import SqliteJournal
+from broker.journal import Journal
 from broker.mqtt_connection import FAILURE, RECEIVE_MAXIMUM, Broker, Handlers, MqttConnection
 from broker.outputs import MqttPublish, MqttSubscribe, MqttUnsubscribe
 
@@ -41,14 +41,12 @@ _MAX_QUEUED_QOS_0_BYTES = 8 * 1024 * 1024
 class Bridge:
     """Between one `Gateway` machine and one MQTT broker. `turn` is called after each batch of broker events."""
 
-    def __init__(
-        self, gateway: Gateway, broker: Broker, journal: SqliteJournal | None, turn: Callable[[], None]
-    ) -> None:
+    def __init__(self, gateway: Gateway, broker: Broker, journal: Journal, turn: Callable[[], None]) -> None:
         self._gateway = gateway
         self._journal = journal
         self._turn = turn
         self._version = broker.version
-        self._name = journal.identity if journal is not None else f"tl-gw-{secrets.token_hex(4)}"
+        self._name = journal.identity
         self._uplink = MqttConnection(
             broker,
             f"{self._name}-up-{secrets.token_hex(3)}",
@@ -58,7 +56,7 @@ class Bridge:
         self._downlink = MqttConnection(
             broker,
             f"{self._name}-down",
-            keep_session=journal is not None,
+            keep_session=journal.keeps,
             handlers=Handlers(self._downlink_up, self._downlink_down, _nothing, self._subscribed, self._message, turn),
         )
         # On the downlink, whose client id stays the same: a new process takes over from one that died unseen.
@@ -67,11 +65,11 @@ class Bridge:
         self._queued_bytes = 0
         self._in_flight: dict[int, MqttPublish] = {}
         self._asked: dict[int, str] = {}
-        self._filters: dict[int, str] = journal.filters() if journal is not None else {}
+        self._filters: dict[int, str] = journal.filters()
         self._filter_ids = {topic_filter: number for number, topic_filter in self._filters.items()}
-        self._last_filter_id = journal.last_filter_id() if journal is not None else 0
+        self._last_filter_id = journal.last_filter_id()
         self._matcher = MQTTMatcher()  # type: ignore[no-untyped-call]
-        self._recent: dict[int, bytes] = journal.received() if journal is not None else {}
+        self._recent: dict[int, bytes] = journal.received()
         self._to_acknowledge: list[int] = []
         self._is_up = False
         self._is_blocked = False
@@ -140,6 +138,7 @@ class Bridge:
     def _downlink_up(self, session_present: bool) -> None:
         if not session_present:
             self._recent.clear()
+            self._journal.forget_received()
         self._downlink.client.publish(self._state_topic, b"online", qos=1, retain=True)
         self._unsubscribe_leftovers()
         self._both_up()
@@ -224,14 +223,14 @@ class Bridge:
         action = self._in_flight.pop(mid, None)
         if action is None:
             return
-        if not self._in_flight and not self._queue:
-            self._drained.set()
         if reason == _PACKET_ID_NOT_FOUND:
             self._publish_again(action)
         elif action.upload is not None:
             self._gateway.broker_published(action.upload, reason < FAILURE, monotonic())
         elif reason >= FAILURE:
             log.warning("mqtt publish refused topic=%s reason=%#x", action.topic, reason)
+        if not self.unacknowledged:
+            self._drained.set()
 
     def _publish_again(self, action: MqttPublish) -> None:
         self._queue.appendleft(action)
@@ -241,8 +240,7 @@ class Bridge:
         number = self._filter_ids.get(topic_filter)
         if number is None:
             number = self._last_filter_id = self._last_filter_id + 1
-            if self._journal is not None:
-                self._journal.save_filter(number, topic_filter)
+            self._journal.save_filter(number, topic_filter)
             self._filters[number] = topic_filter
             self._filter_ids[topic_filter] = number
         return number
@@ -270,8 +268,7 @@ class Bridge:
         self._downlink.client.unsubscribe(topic_filter)
         del self._filter_ids[topic_filter]
         del self._filters[number]
-        if self._journal is not None:
-            self._journal.delete_filter(topic_filter)
+        self._journal.delete_filter(topic_filter)
         if self._version != 5:
             del self._matcher[topic_filter]  # type: ignore[no-untyped-call]
 
@@ -296,7 +293,7 @@ class Bridge:
             self._gateway.broker_message(
                 topic_filter, message.topic, bytes(message.payload), message.qos, message.retain, now
             )
-        if self._journal is not None and self._journal.has_news and message.qos:
+        if self._journal.has_news and message.qos:
             self._journal.save_received(message.mid, self._recent[message.mid])
 
     def _filters_of(self, message: paho.MQTTMessage) -> list[str]:

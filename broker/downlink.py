@@ -272,8 +272,9 @@ class Downlink:
             line.round_trip.answered(outgoing.attempts, now - outgoing.sent_at)
             outgoing.leg = Leg.PUBCOMP
             outgoing.attempts = 0
-            if not session.clean:
-                self._journal.release_message(session.client_id, outgoing.seq)
+        if not session.clean:
+            # Each time: if the journal failed the first time, no PUBREL has gone out yet.
+            self._journal.release_message(session.client_id, outgoing.seq)
         if session.state in REACHABLE:
             if outgoing.msg_id not in line.in_flight:
                 line.waiting.remove(outgoing)

@@ -29,6 +29,17 @@ class Journal:
 
     keeps = False
 
+    def __init__(self) -> None:
+        self.identity = f"tl-gw-{secrets.token_hex(4)}"
+        """The gateway's own name: the MQTT session that keeps its messages belongs to it."""
+        self.has_news = False
+        """Something was noted since `commit` was last tried."""
+
+    def commit(self) -> bool:
+        """Write down all that was noted. False: the disk does not take it now, it is kept for the next time."""
+        return True
+
+    def close(self) -> None: ...
     def save_session(self, session: Session) -> None: ...
     def delete_session(self, client_id: str) -> None: ...
     def save_topic(self, client_id: str, topic_id: int, name: str) -> None: ...
@@ -39,6 +50,30 @@ class Journal:
     def delete_message(self, client_id: str, seq: int) -> None: ...
     def save_announcement(self, client_id: str, state: str) -> None: ...
     def delete_announcement(self, client_id: str) -> None: ...
+    def save_filter(self, number: int, topic_filter: str) -> None: ...
+    def delete_filter(self, topic_filter: str) -> None: ...
+    def save_received(self, mid: int, digest: bytes) -> None: ...
+    def forget_received(self) -> None: ...
+
+    def sessions(self, now: float, policy: RetryPolicy) -> Iterator[Session]:
+        """The persistent sessions as they were, with what waits for their clients."""
+        return iter(())
+
+    def announcements(self) -> dict[str, str]:
+        """The last state told of each client."""
+        return {}
+
+    def filters(self) -> dict[int, str]:
+        """Every filter the gateway's MQTT session may still be subscribed to."""
+        return {}
+
+    def last_filter_id(self) -> int:
+        """The highest number ever given: none is given again, messages with the old meaning may still come."""
+        return 0
+
+    def received(self) -> dict[int, bytes]:
+        """The broker's messages that are in the journal: message id -> digest."""
+        return {}
 
 
 class StateUnusable(RuntimeError):
@@ -70,11 +105,10 @@ class SqliteJournal(Journal):
     keeps = True
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self._folder = folder
         self._unwritten: list[tuple[str, tuple[Any, ...]]] = []
         self._is_failing = False
-        self.has_news = False
-        """Something was noted since `commit` was last tried."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(folder / "lock")
@@ -82,6 +116,7 @@ class SqliteJournal(Journal):
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
             self._prepare(folder)
+            self.identity = str(self._read("SELECT name FROM identity")[0][0])
         except OSError as error:
             raise StateUnusable(f"state folder {folder}: {error.strerror or error}") from error
         except sqlite3.DatabaseError as error:
@@ -93,19 +128,13 @@ class SqliteJournal(Journal):
             self._db.execute("BEGIN IMMEDIATE")
             for statement in _SCHEMA.split(";"):
                 self._db.execute(statement)
-            self._db.execute("INSERT INTO identity VALUES (?)", (f"tl-gw-{secrets.token_hex(4)}",))
+            self._db.execute("INSERT INTO identity VALUES (?)", (self.identity,))
             self._db.execute(f"PRAGMA user_version={_SCHEMA_VERSION}")
             self._db.execute("COMMIT")
         elif version != _SCHEMA_VERSION:
             raise StateUnusable(f"state folder {folder}: written by another version ({version}) of the gateway")
 
-    @property
-    def identity(self) -> str:
-        """The gateway's own name, drawn once: the MQTT session that keeps its messages belongs to it."""
-        return str(self._read("SELECT name FROM identity")[0][0])
-
     def commit(self) -> bool:
-        """Write down all that was noted. False: the disk does not take it now, it is kept for the next time."""
         self.has_news = False
         if not self._unwritten:
             return True
@@ -203,7 +232,6 @@ class SqliteJournal(Journal):
         self._write("DELETE FROM announcement WHERE client_id=?", client_id)
 
     def announcements(self) -> dict[str, str]:
-        """The last state told of each client."""
         return dict(self._read("SELECT client_id, state FROM announcement"))
 
     def save_filter(self, number: int, topic_filter: str) -> None:
@@ -211,12 +239,10 @@ class SqliteJournal(Journal):
         self._write("INSERT OR REPLACE INTO filter VALUES (?,?)", number, topic_filter)
 
     def last_filter_id(self) -> int:
-        """The highest number ever given: none is given again, messages with the old meaning may still come."""
         rows = self._read("SELECT seq FROM sqlite_sequence WHERE name='filter'")
         return int(rows[0][0]) if rows else 0
 
     def filters(self) -> dict[int, str]:
-        """Every filter the gateway's MQTT session may still be subscribed to."""
         return dict(self._read("SELECT id, filter FROM filter"))
 
     def delete_filter(self, topic_filter: str) -> None:
@@ -226,11 +252,14 @@ class SqliteJournal(Journal):
         """Note that the message the broker calls `mid` is in the journal, should the broker send it again."""
         self._write("INSERT OR REPLACE INTO inbox VALUES (?,?)", mid, digest)
 
+    def forget_received(self) -> None:
+        """The broker has begun anew, and so have its message ids."""
+        self._write("DELETE FROM inbox")
+
     def received(self) -> dict[int, bytes]:
         return dict(self._read("SELECT mid, digest FROM inbox"))
 
     def sessions(self, now: float, policy: RetryPolicy) -> Iterator[Session]:
-        """The persistent sessions as they were, with what waits for their clients."""
         for client_id, keep_alive_s, state, sleep_s, address, route, *will in self._read("SELECT * FROM session"):
             session = Session(
                 client_id=client_id,

@@ -1,6 +1,7 @@
 """Topic ids: a client asks for one with REGISTER or SUBSCRIBE, or the gateway has a name to tell it of.
 
-A client keeps its ids as long as its session lasts, so those of a persistent session are in the journal.
+A client keeps its ids as long as its session lasts, so those of a persistent session are in the journal. They are noted
+whenever they are told: if the journal failed, the client asks again, and must not be answered until it works.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ class Registrations:
 
     def topic_id(self, session: Session, name: str) -> int:
         """The client's id for a name, a new one if need be; TooManyTopics if it has its share."""
-        topic_id, is_new = session.topics.assign(name, self._config.max_topics_per_session)
-        if is_new and not session.clean:
+        topic_id = session.topics.assign(name, self._config.max_topics_per_session)
+        if not session.clean:
             self._journal.save_topic(session.client_id, topic_id, name)
         return topic_id
 

@@ -11,7 +11,7 @@ import logging
 import socket
 import struct
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from math import inf
 from pathlib import Path
@@ -48,7 +48,6 @@ class ServerOptions:
     state: Path | None = None
     metrics: tuple[str, int] | None = None
     advertise: tuple[str, int] | None = None
-    advertise_every_s: float = 900.0
     config: GatewayConfig = field(default_factory=GatewayConfig)
 
 
@@ -57,11 +56,8 @@ class GatewayServer:
 
     def __init__(self, options: ServerOptions) -> None:
         self._options = options
-        self._journal = SqliteJournal(options.state) if options.state is not None else None
-        config = options.config
-        if options.advertise is not None:
-            config = replace(config, advertise_every_s=options.advertise_every_s)
-        self._gateway = Gateway(config, self._journal or Journal(), Random())
+        self._journal = SqliteJournal(options.state) if options.state is not None else Journal()
+        self._gateway = Gateway(options.config, self._journal, Random())
         self._bridge = Bridge(self._gateway, options.broker, self._journal, self._end_turn)
         self._socket = _udp_socket(options.listen)
         self._search_socket: socket.socket | None = None
@@ -83,10 +79,9 @@ class GatewayServer:
         stop = asyncio.Event()
         for sig in (SIGTERM, SIGINT):
             loop.add_signal_handler(sig, stop.set)
-        if self._journal is not None:
-            now = monotonic()
-            sessions = self._journal.sessions(now, self._options.config.retry)
-            self._gateway.restore(sessions, self._journal.announcements(), now)
+        now = monotonic()
+        sessions = self._journal.sessions(now, self._options.config.retry)
+        self._gateway.restore(sessions, self._journal.announcements(), now)
         metrics = ""
         if self._options.metrics is not None:
             from broker.metrics import serve_metrics
@@ -121,8 +116,7 @@ class GatewayServer:
         await self._bridge.stop()
         if self._timer is not None:
             self._timer.cancel()
-        if self._journal is not None:
-            self._journal.close()
+        self._journal.close()
         for sock in self._sockets():
             sock.close()
         log.info("gateway stopped unacknowledged=%d", left)
@@ -136,7 +130,7 @@ class GatewayServer:
             except BlockingIOError:
                 break
             except OSError as error:  # an ICMP error for an earlier answer
-                self._gateway.outputs.count("not sent", f"{error.strerror}")
+                self._gateway.outputs.count("not sent", reason(error))
                 continue
             try:
                 receive(datagram, address, now)
@@ -172,8 +166,6 @@ class GatewayServer:
 
     def _commit(self) -> bool:
         """Whether the journal has everything. If not, answers that rest on it are not let out, and it tries again."""
-        if self._journal is None:
-            return True
         has_news = self._journal.has_news
         if self._journal.commit():
             return True
@@ -205,7 +197,7 @@ class GatewayServer:
                 asyncio.get_running_loop().add_writer(self._socket, self._writable)
                 return
             except OSError as error:
-                counters["not sent", error.strerror or "os error"] += 1
+                counters["not sent", reason(error)] += 1
             unsent.popleft()
 
     def _writable(self) -> None:

@@ -183,16 +183,16 @@ class TopicIds:
     by_name: dict[str, int] = field(default_factory=dict)
     told: set[int] = field(default_factory=set)
 
-    def assign(self, name: str, limit: int) -> tuple[int, bool]:
-        """(id for the name, whether it is new)."""
+    def assign(self, name: str, limit: int) -> int:
+        """The id for a name, a new one if need be."""
         known = self.by_name.get(name)
         if known is not None:
-            return known, False
+            return known
         if len(self.by_id) >= limit:
             raise TooManyTopics
         topic_id = len(self.by_id) + 1
         self.put(topic_id, name)
-        return topic_id, True
+        return topic_id
 
     def put(self, topic_id: int, name: str) -> None:
         self.by_id[topic_id] = name

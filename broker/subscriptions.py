@@ -157,8 +157,7 @@ class Subscriptions:
                 waiting.subscription.qos = waiting.former_qos
                 waiting.subscription.retained_until = -inf
             entry.waiting.clear()
-            if not entry.subscribers:
-                del self._filters[topic_filter]
+            self._drop_if_unused(topic_filter, entry)
         self._asking.clear()
 
     def broker_back(self) -> None:

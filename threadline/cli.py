@@ -96,12 +96,12 @@ def gateway(
             state=state,
             metrics=_address("--metrics", metrics) if metrics else None,
             advertise=_address("--advertise", advertise) if advertise else None,
-            advertise_every_s=advertise_every,
             config=GatewayConfig(
                 gateway_id=gateway_id,
                 predefined=PredefinedTopics.load(predefined) if predefined else PredefinedTopics(),
                 max_sessions=max_sessions,
                 session_expiry_s=session_expiry,
+                advertise_every_s=advertise_every if advertise else 0.0,
             ),
         )
         await GatewayServer(options).run()

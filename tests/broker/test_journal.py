@@ -287,6 +287,22 @@ def test_a_pubrec_that_comes_before_the_message_is_sent_again_is_remembered(tmp_
     machine.close()
 
 
+def test_what_a_client_asks_again_is_noted_again_because_the_journal_may_have_failed_the_first_time(
+    tmp_path: Path,
+) -> None:
+    machine = Machine(tmp_path)
+    machine.connect(A, "dev", clean=False)
+    machine.register(A, "t/x")
+    machine.subscribe(A, "ab", 2)
+    machine.publish_from_broker("ab", b"p")
+    machine.take(A)
+    machine.send(A, PubRec(1))
+    for repeated in (Register(0, 1, "t/x"), PubRec(1)):
+        assert machine.send(A, repeated) != []
+        assert machine.had_news
+    machine.close()
+
+
 def test_a_sleeping_client_does_not_notice_the_restart(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.connect(A, "dev", clean=False)

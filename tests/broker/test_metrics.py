@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import broker
 from broker.bridge import Bridge
+from broker.journal import Journal
 from broker.metrics import COUNTERS, GatewayMetrics, serve_metrics
 from broker.mqtt_connection import Broker
 from protocol.mqttsn import Disconnect, Publish, Subscribe
@@ -22,7 +23,7 @@ A, B = at(1), at(2)
 
 def bridge_of(machine: Machine) -> Bridge:
     """A bridge that never connects."""
-    return Bridge(machine.gateway, Broker("127.0.0.1", 1), None, lambda: None)
+    return Bridge(machine.gateway, Broker("127.0.0.1", 1), Journal(), lambda: None)
 
 
 def scrape(machine: Machine) -> dict[str, float]:

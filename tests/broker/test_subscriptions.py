@@ -136,6 +136,7 @@ def test_those_who_wait_for_the_broker_are_told_when_it_leaves() -> None:
     machine.broker_down()
     assert machine.take(A) == [SubAck(0, 5, CONGESTION)]
     assert machine.take(B) == [SubAck(0, 6, CONGESTION)]
+    assert machine.unsubscribes == ["t/#"], "the broker may have subscribed it, and nobody wants it now"
     machine.broker_up()
     machine.broker_subscribed("t/#")
     assert machine.take(A) == []

@@ -67,13 +67,13 @@ class Machine:
         self.broadcasts: list[AnyMessage] = []
         self._settings = settings
         self._folder = folder
-        self._journal = SqliteJournal(folder) if folder is not None else None
-        self.gateway = Gateway(self.config, self._journal or Journal(), Random(1))
+        self.journal = SqliteJournal(folder) if folder is not None else Journal()
+        self.had_news = False
+        """Whether the answers of the last turn had to wait for the journal."""
+        self.gateway = Gateway(self.config, self.journal, Random(1))
         self.gateway._downlink.first_seq = 0
-        if self._journal is not None:
-            sessions = self._journal.sessions(now, self.config.retry)
-            self.gateway.restore(sessions, self._journal.announcements(), now)
-            self._collect()
+        self.gateway.restore(self.journal.sessions(now, self.config.retry), self.journal.announcements(), now)
+        self._collect()
         if broker:
             self.broker_up()
 
@@ -166,8 +166,7 @@ class Machine:
         self.close()
 
     def close(self) -> None:
-        if self._journal is not None:
-            self._journal.close()
+        self.journal.close()
 
     def restarted(self, broker: bool = True, away_s: float = 1.0) -> Machine:
         """The next process after a crash of this one: it knows only what is in the journal."""
@@ -226,8 +225,8 @@ class Machine:
 
     def _collect(self) -> None:
         """End a turn as the server does: commit, then take away what is to be sent."""
-        if self._journal is not None:
-            self._journal.commit()
+        self.had_news = self.journal.has_news
+        self.journal.commit()
         out = self.gateway.outputs
         for datagram, address in out.datagrams:
             route: tuple[bytes, ...] = ()
