@@ -38,6 +38,7 @@ bench: setup ## Run the benchmarks (NAME=gateway for one, ARGS=... instead of --
 
 soak: setup ## Run the long tests
 	$(BIN)/python -m pytest -m soak -rP --timeout=7200
+	$(BIN)/python -m pytest -n 2 --hypothesis-profile=soak --timeout=7200 tests/protocol tests/edge_agent
 
 lock: ## Regenerate requirements.lock (ARGS=--upgrade for newer versions)
 	python3 -m venv build/lock

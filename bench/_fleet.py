@@ -11,7 +11,18 @@ import time
 from collections import deque
 from struct import Struct
 
-from protocol.mqttsn import ConnAck, Connect, Disconnect, Message, RegAck, Register, TopicType, decode, encode
+from protocol.mqttsn import (
+    MAX_PACKET_BYTES,
+    ConnAck,
+    Connect,
+    Disconnect,
+    Message,
+    RegAck,
+    Register,
+    TopicType,
+    decode,
+    encode,
+)
 from protocol.mqttsn.messages import AnyMessage
 
 _HEADER = Struct("!BBBHH")
@@ -38,7 +49,7 @@ class _Client:
     def ask(self, message: Message, answer: type[AnyMessage]) -> AnyMessage:
         """Send and wait for the answer; loopback loses nothing, so a missing one is an error."""
         self.sock.send(encode(message))
-        reply = decode(self.sock.recv(65535))
+        reply = decode(self.sock.recv(MAX_PACKET_BYTES))
         assert type(reply) is answer, f"{reply} instead of {answer.__name__}"
         return reply
 
@@ -64,11 +75,6 @@ class Fleet:
             client.sock.send(encode(Disconnect()))
             client.sock.close()
         self._selector.close()
-
-    def sleep(self, duration_s: int) -> None:
-        """Send all of them to sleep."""
-        for client in self._clients:
-            client.ask(Disconnect(duration_s), Disconnect)
 
     def publish(self, qos: int, messages: int, payload: bytes) -> list[float]:
         """Publish so many messages in all, and return the seconds each exchange (at QoS 0, each burst) took."""

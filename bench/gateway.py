@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 
 from bench._baselines import EchoServer, bare_publish_us
-from bench._fleet import Fleet, echo_round
+from bench._fleet import QOS_0_BURST, Fleet, echo_round
 from bench._goals import Report, parse_arguments
 from protocol.mqttsn import ConnAck, Connect, Disconnect, PingReq, PingResp, decode, encode
 from threadline.lab import GatewayService, Mosquitto
@@ -77,13 +77,14 @@ def measure_publishing(
                     at, broker_at, wall = cpu_us(gateway.pid), cpu_us(broker.pid), time.perf_counter()
                     latencies = sorted(fleet.publish(qos, messages, PAYLOAD))
                     wall = time.perf_counter() - wall
-                    gateway_us = (cpu_us(gateway.pid) - at) / messages
-                    broker_us = (cpu_us(broker.pid) - broker_at) / messages
+                    sent = len(latencies) * (QOS_0_BURST if qos == 0 else 1)
+                    gateway_us = (cpu_us(gateway.pid) - at) / sent
+                    broker_us = (cpu_us(broker.pid) - broker_at) / sent
                 ratio = gateway_us / (echo_us + publish_us)
                 if qos == 1:
                     ratios.setdefault(clients, []).append(ratio)
                 figure = {
-                    "qos": qos, "clients": clients, "messages_per_s": messages / wall, "gateway_us": gateway_us,
+                    "qos": qos, "clients": clients, "messages_per_s": sent / wall, "gateway_us": gateway_us,
                     "mosquitto_us": broker_us, "echo_us": echo_us, "publish_us": publish_us, "ratio": ratio,
                     "p50_ms": latencies[len(latencies) // 2] * 1e3,
                     "p99_ms": latencies[int(len(latencies) * 0.99)] * 1e3,

@@ -152,7 +152,7 @@ class Bridge:
             self._is_up = True
             log.info("mqtt connected name=%s", self._name)
             if not self._is_blocked:
-                self._gateway.broker_up(monotonic())
+                self._gateway.broker_up()
 
     def _downlink_down(self) -> None:
         self._asked.clear()
@@ -206,7 +206,7 @@ class Bridge:
         if blocked:
             self._gateway.broker_down()
         else:
-            self._gateway.broker_up(monotonic())
+            self._gateway.broker_up()
         asyncio.get_running_loop().call_soon(self._turn)
 
     def _publish_queued(self) -> None:
@@ -226,7 +226,7 @@ class Bridge:
         if reason == _PACKET_ID_NOT_FOUND:
             self._publish_again(action)
         elif action.upload is not None:
-            self._gateway.broker_published(action.upload, reason < FAILURE, monotonic())
+            self._gateway.broker_published(action.upload, reason < FAILURE)
         elif reason >= FAILURE:
             log.warning("mqtt publish refused topic=%s reason=%#x", action.topic, reason)
         if not self.unacknowledged:

@@ -1,4 +1,4 @@
-"""Every number the gateway goes by, with its default, in one place."""
+"""The limits and times of the session machine that can be set, with every default in one place."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from protocol.mqttsn import RetryPolicy, is_topic_name
+from protocol.mqttsn import RetryPolicy, is_topic_id, is_topic_name
 
 
 class ConfigError(ValueError):
@@ -55,7 +55,7 @@ def _table(path: Path, title: str, table: object) -> dict[int, str]:
         raise ConfigError(f'predefined topics: {path}: [{title}] is not a table of id = "name"')
     topics: dict[int, str] = {}
     for key, name in table.items():
-        if not key.isdecimal() or not 0 < int(key) < 0xFFFF:
+        if not key.isdecimal() or not is_topic_id(int(key)):
             raise ConfigError(f"predefined topics: {path}: [{title}] id {key!r} is not between 1 and 65534")
         if not isinstance(name, str) or not is_topic_name(name):
             raise ConfigError(f"predefined topics: {path}: [{title}] {key} = {name!r} is not a topic name")

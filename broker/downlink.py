@@ -16,6 +16,8 @@ from broker.outputs import Outputs
 from broker.registrations import Registrations
 from broker.session import REACHABLE, Leg, Line, Outgoing, Registration, Session, State, TooManyTopics
 from protocol.mqttsn import (
+    MAX_UDP_PAYLOAD_BYTES,
+    PUBLISH_OVERHEAD_BYTES,
     PubAck,
     PubComp,
     Publish,
@@ -28,9 +30,6 @@ from protocol.mqttsn import (
     short_topic_id,
 )
 
-_MAX_DATAGRAM_BYTES = 65_507
-"""What UDP over IPv4 carries, a little less than the largest packet."""
-_PUBLISH_OVERHEAD = 9
 _UNUSED = (TopicType.NORMAL, 0)
 """The topic of a PUBREL, which has none."""
 
@@ -53,15 +52,13 @@ class Downlink:
     def deliver(self, session: Session, topic: str, payload: bytes, qos: int, retain: bool, now: float) -> None:
         """Queue a message for a client, and send it if the client can hear it."""
         route_bytes = sum(len(node_id) + 3 for node_id in session.peer[1])
-        if max(len(payload), len(topic.encode())) + _PUBLISH_OVERHEAD + route_bytes > _MAX_DATAGRAM_BYTES:
+        if max(len(payload), len(topic.encode())) + PUBLISH_OVERHEAD_BYTES + route_bytes > MAX_UDP_PAYLOAD_BYTES:
             self._out.count("dropped", "larger than a datagram")
             return
         if qos == 0 and session.state in (State.OFFLINE, State.RETURNING):
             self._out.count("dropped", "qos 0 to an offline client")
             return
-        if session.line is None:
-            session.open_line(self._config.retry).next_seq = self.first_seq
-        line = session.open_line(self._config.retry)
+        line = session.open_line(self._config.retry, self.first_seq)
         outgoing = Outgoing(line.next_seq, topic, payload, qos, retain)
         if not self._make_room(session, line, outgoing.size):
             self._out.count("dropped", "all buffers full")
@@ -72,11 +69,7 @@ class Downlink:
         self.buffered_bytes += outgoing.size
         if qos > 0 and not session.clean:
             self._journal.save_message(session.client_id, outgoing)
-        self.pump_if_reachable(session, now)
-
-    def pump_if_reachable(self, session: Session, now: float) -> None:
-        if session.state in REACHABLE:
-            self.pump(session, now)
+        self.pump(session, now)
 
     def _make_room(self, session: Session, line: Line, size: int) -> bool:
         """Drop the oldest until a message of this size fits. False: other clients' messages take all the room."""
@@ -107,9 +100,9 @@ class Downlink:
         session.line = None
 
     def pump(self, session: Session, now: float) -> None:
-        """Send as much as may be in flight at once."""
+        """Send as much as may be in flight at once, if the client can hear it."""
         line = session.line
-        if line is None:
+        if line is None or session.state not in REACHABLE:
             return
         while line.waiting and line.registration is None and len(line.in_flight) < self._config.in_flight_per_client:
             outgoing = line.waiting[0]
@@ -207,7 +200,7 @@ class Downlink:
             session.topics.told.add(registration.topic_id)
         else:
             self._drop_topic(session, line, registration.topic)
-        self.pump_if_reachable(session, now)
+        self.pump(session, now)
 
     def _drop_topic(self, session: Session, line: Line, topic: str) -> None:
         for outgoing in [waiting for waiting in line.waiting if waiting.topic == topic]:
@@ -221,7 +214,7 @@ class Downlink:
         outgoing = self._find(line, message.msg_id)
         if message.return_code == ReturnCode.INVALID_TOPIC:
             self._unknown_topic(session, message.topic_id, outgoing)
-            self.pump_if_reachable(session, now)
+            self.pump(session, now)
         elif line is None or outgoing is None:
             self._out.count("refused", "puback for nothing")
         elif message.return_code == ReturnCode.CONGESTION:
@@ -293,7 +286,7 @@ class Downlink:
     def _finish(self, session: Session, line: Line, outgoing: Outgoing, now: float) -> None:
         line.round_trip.answered(outgoing.attempts, now - outgoing.sent_at)
         self._remove(session, line, outgoing)
-        self.pump_if_reachable(session, now)
+        self.pump(session, now)
 
     def _remove(self, session: Session, line: Line, outgoing: Outgoing) -> None:
         if line.in_flight.get(outgoing.msg_id) is outgoing:

@@ -166,7 +166,7 @@ class Gateway:
 
     # ------------------------------------------------------------------ the broker's side
 
-    def broker_up(self, now: float) -> None:
+    def broker_up(self) -> None:
         """MQTT is connected: publishes may flow, and what could not be told is told."""
         self._uplink.broker_is_up = True
         self.subscriptions.broker_back()
@@ -178,8 +178,8 @@ class Gateway:
         self._presence.broker_down()
         self.subscriptions.broker_lost()
 
-    def broker_published(self, upload: Upload, accepted: bool, now: float) -> None:
-        self._uplink.published(upload, accepted, now)
+    def broker_published(self, upload: Upload, accepted: bool) -> None:
+        self._uplink.published(upload, accepted)
 
     def broker_subscribed(self, topic_filter: str, accepted: bool, now: float) -> None:
         self.subscriptions.answered(topic_filter, accepted, now)
@@ -190,7 +190,7 @@ class Gateway:
         """A message that came in through one filter; through two filters it comes twice."""
         for session, subscribed_qos in self.subscriptions.recipients(topic_filter, topic, retained, now):
             self._downlink.deliver(session, topic, payload, subscribed_qos if qos else 0, retained, now)
-            self._after_downlink(session, now)
+            self._after_downlink(session)
 
     # ------------------------------------------------------------------ the devices' side
 
@@ -228,7 +228,7 @@ class Gateway:
                 self._confirm(session)
             handler(session, message, now)
             if session.line is not None:
-                self._after_downlink(session, now)
+                self._after_downlink(session)
 
     def _stranger(self, message: AnyMessage, peer: Peer, now: float) -> None:
         """A packet from a peer without a session."""
@@ -285,12 +285,12 @@ class Gateway:
         out = self.outputs
         size = len(message.client_id.encode())
         if message.protocol_id != 1 or size > self._config.max_client_id_bytes or not message.client_id.isprintable():
-            out.count("refused", "connect not supported")
+            out.count("connect refused", "not_supported")
             out.send(ConnAck(ReturnCode.NOT_SUPPORTED), peer)
             return
         session = self._by_client.get(message.client_id)
         if not self._uplink.broker_is_up or (session is None and len(self._by_client) >= self._config.max_sessions):
-            out.count("congestion", "connect")
+            out.count("connect refused", "congestion")
             out.send(ConnAck(ReturnCode.CONGESTION), peer)
             return
         if session is not None and self._is_copy(session, message, peer, now):
@@ -347,7 +347,7 @@ class Gateway:
     def _make_room_for_unconfirmed(self) -> None:
         while len(self._unconfirmed) >= self._config.max_unconfirmed:
             oldest = next(iter(self._unconfirmed))
-            self._end(oldest, "never spoke after connect")
+            self._end(oldest, "never spoke after connect", tell=False)
 
     def _after_connect(self, session: Session, now: float) -> None:
         if session.state is State.ACTIVE:
@@ -375,6 +375,7 @@ class Gateway:
             session.will = None
             self._finish_will(session, now)
         elif not is_topic_name(message.topic):
+            self.outputs.count("connect refused", "invalid_topic")
             self.outputs.send(ConnAck(ReturnCode.INVALID_TOPIC), session.peer)
             self._unlink(session, "bad will topic", now)
         else:
@@ -406,6 +407,7 @@ class Gateway:
 
     def _will_topic_update(self, session: Session, message: WillTopicUpd, now: float) -> None:
         if message.topic and not is_topic_name(message.topic):
+            self.outputs.count("will update refused", "invalid_topic")
             self.outputs.send(WillTopicResp(ReturnCode.INVALID_TOPIC), session.peer)
             return
         payload = session.will.payload if session.will is not None else b""
@@ -415,6 +417,7 @@ class Gateway:
 
     def _will_msg_update(self, session: Session, message: WillMsgUpd, now: float) -> None:
         if session.will is None:
+            self.outputs.count("will update refused", "not_supported")
             self.outputs.send(WillMsgResp(ReturnCode.NOT_SUPPORTED), session.peer)
             return
         session.will.payload = message.payload
@@ -429,11 +432,11 @@ class Gateway:
         elif session.state is State.ASLEEP and message.client_id == session.client_id:
             session.move(Event.WAKE)
             self._downlink.pump(session, now)
-            self._after_downlink(session, now)
+            self._after_downlink(session)
         elif session.state is not State.AWAKE:
             self.outputs.send(PingResp(), session.peer)
 
-    def _after_downlink(self, session: Session, now: float) -> None:
+    def _after_downlink(self, session: Session) -> None:
         """After anything that may have emptied or filled a queue: let a drained sleeper sleep, set the timer."""
         line = session.line
         if session.state is State.AWAKE and (line is None or line.is_empty):
@@ -461,7 +464,7 @@ class Gateway:
     def _unlink(self, session: Session, why: str, now: float) -> None:
         """The connection ends: a clean session with it, a persistent one goes offline and waits for its client."""
         if session.clean:
-            self._end(session, why)
+            self._end(session, why, tell=session.confirmed)
             return
         self._downlink.suspend(session)
         session.move(Event.LEAVE)
@@ -483,11 +486,11 @@ class Gateway:
             self.outputs.mqtt.append(MqttPublish(will.topic, will.payload, max(will.qos, 1), will.retain))
         self._unlink(session, why, now)
 
-    def _end(self, session: Session, why: str) -> None:
+    def _end(self, session: Session, why: str, *, tell: bool) -> None:
         """End a session for good. Of a client that never spoke, or is long gone, nothing remains to be told."""
         self.outputs.count("sessions ended", why)
         self._forget(session)
-        if session.confirmed:
+        if tell:
             self._presence.depart(session.client_id, session.announced)
         else:
             self._presence.announce(session, "")
@@ -552,8 +555,7 @@ class Gateway:
 
     def _overdue(self, session: Session, now: float) -> None:
         if session.state is State.OFFLINE:
-            session.confirmed = False
-            self._end(session, "expired")
+            self._end(session, "expired", tell=False)
         elif session.state in _HANDSHAKE:
             self._unlink(session, "will handshake", now)
         else:

@@ -280,7 +280,7 @@ class SqliteJournal(Journal):
                 "SELECT seq, topic, payload, qos, retain, released FROM message WHERE client_id=? ORDER BY seq",
                 client_id,
             ):
-                line = session.open_line(policy)
+                line = session.open_line(policy, seq)
                 leg = Leg.PUBCOMP if released else None
                 line.waiting.append(Outgoing(seq, topic, payload, qos, bool(retain), leg, sent_before=True))
                 line.buffered_bytes += line.waiting[-1].size

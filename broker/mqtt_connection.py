@@ -280,7 +280,11 @@ class MqttConnection:
         self._close()
 
     def _on_socket_close(self, _client: Any, _data: Any, sock: Any) -> None:
-        """paho closes its socket: the event loop has to forget it first, or a new one of that number is never heard."""
+        """paho closes its socket."""
+        self._unwatch(sock)
+
+    def _unwatch(self, sock: Any) -> None:
+        """The event loop forgets a socket before it is closed, or a new one of that number is never heard."""
         if sock.fileno() >= 0 and self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(sock)
             self._loop.remove_writer(sock)
@@ -289,11 +293,8 @@ class MqttConnection:
         """Forget the socket and tell the owner, once."""
         sock = self._socket()
         if sock is not None:
-            loop = asyncio.get_running_loop()
-            if sock.fileno() >= 0:
-                loop.remove_reader(sock)
-                loop.remove_writer(sock)
-                sock.close()
+            self._unwatch(sock)
+            sock.close()
         self._writing = False
         was_up, self.is_up = self.is_up, False
         self._answered.set()

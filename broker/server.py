@@ -25,10 +25,10 @@ from broker.gateway import Gateway
 from broker.journal import Journal, SqliteJournal
 from broker.mqtt_connection import Broker
 from broker.outputs import Address
+from protocol.mqttsn import MAX_PACKET_BYTES
 
 log = logging.getLogger(__name__)
 
-_DATAGRAM_BYTES = 65_535
 _DATAGRAMS_PER_TURN = 128
 _SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
 _MAX_UNSENT_DATAGRAMS = 10_000
@@ -126,7 +126,7 @@ class GatewayServer:
         now = monotonic()
         for _ in range(_DATAGRAMS_PER_TURN):
             try:
-                datagram, address = sock.recvfrom(_DATAGRAM_BYTES)
+                datagram, address = sock.recvfrom(MAX_PACKET_BYTES)
             except BlockingIOError:
                 break
             except OSError as error:  # an ICMP error for an earlier answer

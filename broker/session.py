@@ -229,7 +229,7 @@ class Session:
         """Change state as the table says; a missing row is a fault of ours, not of the client."""
         self.state = TRANSITIONS[self.state, event]
 
-    def open_line(self, policy: RetryPolicy) -> Line:
+    def open_line(self, policy: RetryPolicy, first_seq: int) -> Line:
         if self.line is None:
-            self.line = Line(RoundTrip(policy))
+            self.line = Line(RoundTrip(policy), next_seq=first_seq)
         return self.line

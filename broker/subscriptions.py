@@ -152,7 +152,7 @@ class Subscriptions:
         self._broker_is_up = False
         for topic_filter, entry in list(self._filters.items()):
             for waiting in entry.waiting:
-                self._out.count("congestion", "subscribe")
+                self._out.count("subscribe refused", "congestion")
                 self._out.send(SubAck(0, waiting.msg_id, ReturnCode.CONGESTION, 0), waiting.session.peer)
                 waiting.subscription.qos = waiting.former_qos
                 waiting.subscription.retained_until = -inf

@@ -130,13 +130,13 @@ class Uplink:
         self._out.count("publish refused", code.name.lower())
         self._out.send(PubAck(message.topic_id, message.msg_id, code), session.peer)
 
-    def published(self, upload: Upload, accepted: bool, now: float) -> None:
-        """The broker has answered: pass the answer on, unless the client has started anew meanwhile."""
+    def published(self, upload: Upload, accepted: bool) -> None:
+        """The broker has answered: pass the answer on, unless the client has begun something else meanwhile."""
         self.pending -= 1
         self.pending_bytes -= upload.size
         session = upload.session
         if session.uploads.get(upload.msg_id) is not upload:
-            self._out.count("acknowledgements of a former session")
+            self._out.count("acknowledgements nobody waits for")
             return
         if upload.qos == 2 and accepted:
             upload.state = UploadState.RECEIVED

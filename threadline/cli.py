@@ -10,6 +10,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from protocol.address import parse_address
+
 app = typer.Typer(
     name="threadline",
     help="Fine-grained provenance for sensor streams: from small boards to the cloud.",
@@ -35,13 +37,11 @@ def _fail(text: str) -> NoReturn:
     raise typer.Exit(2)
 
 
-def _address(option: str, text: str) -> tuple[str, int]:
-    """HOST:PORT, with IPv6 hosts in brackets."""
-    host, colon, port = text.rpartition(":")
-    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        _fail(f"{option} {text!r} is not HOST:PORT")
-    return host, int(port)
+def _address(option: str, text: str, least_port: int = 0) -> tuple[str, int]:
+    try:
+        return parse_address(text, least_port)
+    except ValueError as error:
+        _fail(f"{option} {error}")
 
 
 @app.command()
@@ -87,7 +87,7 @@ def gateway(
         )
     if mqtt_version not in ("5", "3.1.1"):
         _fail(f"--mqtt-version {mqtt_version} is neither 5 nor 3.1.1")
-    host, port = _address("--mqtt", mqtt)
+    host, port = _address("--mqtt", mqtt, least_port=1)
 
     async def serve() -> None:
         options = ServerOptions(
@@ -95,7 +95,7 @@ def gateway(
             broker=Broker(host, port, version=5 if mqtt_version == "5" else 3),
             state=state,
             metrics=_address("--metrics", metrics) if metrics else None,
-            advertise=_address("--advertise", advertise) if advertise else None,
+            advertise=_address("--advertise", advertise, least_port=1) if advertise else None,
             config=GatewayConfig(
                 gateway_id=gateway_id,
                 predefined=PredefinedTopics.load(predefined) if predefined else PredefinedTopics(),

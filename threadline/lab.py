@@ -1,4 +1,4 @@
-"""Services as processes on this machine, on free ports: for the demo, the lab, the benchmarks and the system tests."""
+"""Services as processes on this machine, on free ports: for the demo, the benchmarks and the system tests."""
 
 from __future__ import annotations
 

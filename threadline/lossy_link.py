@@ -17,9 +17,11 @@ from random import Random
 from time import monotonic
 from types import TracebackType
 
+from protocol.address import format_address
+
 Peer = tuple[str, int]
-_MAX_DATAGRAM_BYTES = 65_535
 _BURST = 128
+_MAX_DATAGRAM_BYTES = 65_535
 
 
 @dataclass(slots=True)
@@ -79,7 +81,7 @@ class LossyLink:
     @property
     def url(self) -> str:
         """`address` as host:port."""
-        return f"{self.address[0]}:{self.address[1]}"
+        return format_address(*self.address[:2])
 
     def set(
         self,
@@ -132,7 +134,8 @@ class LossyLink:
 
         self._calls.append(run)
         self._waker.send(b"\0")
-        done.wait(5)
+        if not done.wait(5):
+            raise RuntimeError("the link's thread does not answer")
 
     def _rebind(self) -> None:
         for client, endpoint in list(self._upstream.items()):

@@ -18,17 +18,17 @@ from time import monotonic
 from types import TracebackType
 from typing import Any
 
-from edge_agent.transport.address import Address, SocketAddress, format_address, parse_address, resolve
+from edge_agent.transport.address import SocketAddress, resolve
 from edge_agent.transport.config import SessionConfig, Will
 from edge_agent.transport.link import State
 from edge_agent.transport.pending import Delivery, Message, Pending, QueueFull, Stats, TransportError, Waiters
 from edge_agent.transport.requests import OnMessage
 from edge_agent.transport.session import ClientSession
-from protocol.mqttsn import RetryPolicy
+from protocol.address import Address, format_address, parse_address
+from protocol.mqttsn import MAX_PACKET_BYTES, RetryPolicy
 
 _LOG = logging.getLogger(__name__)
 _RECEIVE_BURST = 64
-_MAX_DATAGRAM_BYTES = 65_535
 _JOIN_S = 5.0
 
 Payload = bytes | bytearray | memoryview
@@ -83,7 +83,7 @@ class Client:
         self._choice = -1
         self._connections = 0
         self._unsent: list[bytes] = []
-        self._buffer = memoryview(bytearray(_MAX_DATAGRAM_BYTES))
+        self._buffer = memoryview(bytearray(MAX_PACKET_BYTES))
 
     def start(self) -> Client:
         """Start the thread, and connecting. Once; `with` does it."""
@@ -209,7 +209,8 @@ class Client:
         return self._ask(pending, lambda now: self._session.wake(pending, now))
 
     def close(self, timeout: float = 5.0) -> None:
-        """Take nothing new, try for `timeout` to finish what was taken, say goodbye. The rest fails with a reason."""
+        """Take nothing new, try for `timeout` to finish what was taken, then say goodbye for 3 s at most. What is not
+        done by then fails with a reason."""
         with self._waiters:
             self._session.close(timeout, monotonic())
             self._wake_thread()

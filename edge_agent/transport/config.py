@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from protocol.mqttsn import MAX_PACKET_BYTES, RetryPolicy, is_topic_name
+from protocol.mqttsn import MAX_PACKET_BYTES, MAX_UDP_PAYLOAD_BYTES, RetryPolicy, is_topic_id, is_topic_name
 
 MAX_CLIENT_ID_CHARS = 23
-MAX_UDP_PAYLOAD_BYTES = 65_507  # IPv4: 65,535 less the IP and the UDP header
 MAX_DURATION_S = 65_535
 MAX_WINDOW = 32_768  # half of the message ids, so that a free one is always near
 
@@ -70,5 +69,5 @@ class SessionConfig:
         for name, topic_id in self.predefined.items():
             if not is_topic_name(name):
                 raise ValueError(f"{name!r} is no topic name for a predefined id")
-            if not 1 <= topic_id <= 0xFFFE:
+            if not is_topic_id(topic_id):
                 raise ValueError(f"a predefined topic id is 1 to 65534, not {topic_id} for {name!r}")

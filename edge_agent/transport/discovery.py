@@ -16,12 +16,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from time import monotonic
 
-from edge_agent.transport.address import Address, SocketAddress, format_address, parse_address, resolve
-from protocol.mqttsn import Advertise, GwInfo, MalformedPacket, SearchGw, decode, encode
+from edge_agent.transport.address import SocketAddress, resolve
+from protocol.address import Address, format_address, parse_address
+from protocol.mqttsn import MAX_PACKET_BYTES, Advertise, GwInfo, MalformedPacket, SearchGw, decode, encode
 
 _LOG = logging.getLogger(__name__)
 _FIRST_WAIT_S = 0.5
-_MAX_DATAGRAM_BYTES = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,11 @@ def _heard(endpoint: socket.socket) -> Iterator[Gateway]:
     """The gateways named in the datagrams that wait at a socket."""
     while True:
         try:
-            datagram, source = endpoint.recvfrom(_MAX_DATAGRAM_BYTES)
-        except OSError:
+            datagram, source = endpoint.recvfrom(MAX_PACKET_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            _LOG.debug("cannot receive error=%s", error)
             return
         try:
             message = decode(datagram)

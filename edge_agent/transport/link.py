@@ -351,7 +351,7 @@ class Link:
         if state is State.CONNECTING:
             over = control.attempts >= self._config.connect_attempts
         elif state is State.CLOSING:
-            over = now >= self._close_by
+            over = False  # `_timers` ends it
         else:
             over = self._wire.gave_up(control)
         if not over:
@@ -359,8 +359,6 @@ class Link:
             self._await_answer(control, now)
         elif state is State.CONNECTING:
             self._failed(TransportError("the gateway does not answer CONNECT"), now)
-        elif state is State.CLOSING:
-            self._end()
         else:
             self._lost(TransportError("the gateway does not answer"), now, move_on=True)
 

@@ -19,12 +19,11 @@ from edge_agent.transport.pending import Delivery, DeliveryFailed, QueueFull, Re
 from edge_agent.transport.requests import Requests
 from edge_agent.transport.topics import Topic, TopicBook
 from edge_agent.transport.wire import NEVER, Flight, Wire
-from protocol.mqttsn import PubAck, PubComp, Publish, PubRec, PubRel, ReturnCode, TopicType
+from protocol.mqttsn import PUBLISH_OVERHEAD_BYTES, PubAck, PubComp, Publish, PubRec, PubRel, ReturnCode, TopicType
 
 BURST = 64
 _MOST_INVALID_TOPIC = 8
 _OVERTAKEN = 3
-_PUBLISH_OVERHEAD_BYTES = 9
 
 
 class Outgoing(Flight):
@@ -87,9 +86,9 @@ class Outbox:
     def check(self, topic: Topic, payload: bytes, qos: int) -> None:
         """ValueError if this can never be sent."""
         config = self._wire.config
-        size = len(payload) + _PUBLISH_OVERHEAD_BYTES
+        size = len(payload) + PUBLISH_OVERHEAD_BYTES
         if size > config.max_packet_bytes:
-            most = config.max_packet_bytes - _PUBLISH_OVERHEAD_BYTES
+            most = config.max_packet_bytes - PUBLISH_OVERHEAD_BYTES
             raise ValueError(f"a payload of {len(payload)} bytes does not fit in a packet: at most {most}")
         if len(payload) + len(topic.name) > config.max_queued_bytes:
             raise ValueError(f"a payload of {len(payload)} bytes exceeds max_queued_bytes={config.max_queued_bytes}")

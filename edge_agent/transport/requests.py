@@ -14,7 +14,7 @@ from typing import Any
 
 from edge_agent.transport.pending import DeliveryFailed, Message, Pending, QueueFull, Refused
 from edge_agent.transport.topics import Topic, TopicBook
-from edge_agent.transport.wire import NEVER, Flight, Wire
+from edge_agent.transport.wire import Flight, Wire
 from protocol.mqttsn import (
     RegAck,
     Register,
@@ -213,7 +213,6 @@ class Requests:
         del self.by_id[msg_id]
         self._busy.discard(request.topic)
         self._wire.answered(request, now)
-        request.deadline = NEVER
         return request
 
     def _again(self, request: Request, now: float) -> None:

@@ -52,6 +52,7 @@ from protocol.mqttsn import (
     WillTopicReq,
     WillTopicResp,
     decode,
+    is_topic_id,
     is_topic_name,
 )
 
@@ -286,7 +287,7 @@ class ClientSession:
             self._wire.stats.count_unexpected("register")
             return
         code = ReturnCode.INVALID_TOPIC
-        if is_topic_name(message.topic) and 0 < message.topic_id < 0xFFFF:
+        if is_topic_name(message.topic) and is_topic_id(message.topic_id):
             self._book.announced(message.topic, message.topic_id)
             code = ReturnCode.ACCEPTED
         self._wire.send(RegAck(message.topic_id, message.msg_id, code), now)

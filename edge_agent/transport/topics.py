@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 from edge_agent.transport.config import SessionConfig
 from protocol.mqttsn import (
+    MAX_TOPIC_BYTES,
     TopicType,
     has_wildcard,
     is_topic_filter,
+    is_topic_id,
     is_topic_name,
     matches,
     short_topic_id,
@@ -62,7 +64,9 @@ class TopicBook:
         known = self._known.get(topic)
         if known is None:
             if isinstance(topic, str) and not is_topic_name(topic):
-                raise ValueError(f"{topic!r} is no topic name: 1 to 1024 octets, no wildcard, no NUL")
+                raise ValueError(
+                    f"{topic!r} is no topic name: 1 to {MAX_TOPIC_BYTES} octets, no wildcard, no control character"
+                )
             known = self._resolve(topic)
             if len(self._known) >= self._limit:
                 self._known.clear()
@@ -77,7 +81,7 @@ class TopicBook:
 
     def _resolve(self, topic: str | int) -> Topic:
         if isinstance(topic, int):
-            if not 1 <= topic <= 0xFFFE:
+            if not is_topic_id(topic):
                 raise ValueError(f"a predefined topic id is 1 to 65534, not {topic}")
             return Topic(_PREDEFINED, self._predefined_names.get(topic, ""), topic)
         number = self._predefined.get(topic)

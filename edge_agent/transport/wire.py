@@ -16,11 +16,7 @@ from protocol.mqttsn import Message, RoundTrip, encode
 
 NEVER = float("inf")
 T = TypeVar("T")
-_AMBIGUOUS = 8
 _FAR_TOO_MANY = 3
-_MOST_KEPT_BACK_OFF = 6
-_LONGEST_KEPT_WAIT_S = 4.0
-"""A back-off that is kept by mistake, on a link that loses much and is not slow, must not cost more than this."""
 
 
 class Flight:

@@ -3,7 +3,9 @@
 from protocol.mqttsn.codec import decapsulate, decode, encapsulate, encode, is_encapsulated
 from protocol.mqttsn.messages import (
     MAX_PACKET_BYTES,
+    MAX_UDP_PAYLOAD_BYTES,
     MESSAGES,
+    PUBLISH_OVERHEAD_BYTES,
     Advertise,
     AnyMessage,
     ConnAck,
@@ -41,12 +43,14 @@ from protocol.mqttsn.messages import (
     short_topic_name,
 )
 from protocol.mqttsn.retransmission import RetryPolicy, RoundTrip
-from protocol.mqttsn.topics import MAX_TOPIC_BYTES, has_wildcard, is_topic_filter, is_topic_name, matches
+from protocol.mqttsn.topics import MAX_TOPIC_BYTES, has_wildcard, is_topic_filter, is_topic_id, is_topic_name, matches
 
 __all__ = [
     "MAX_PACKET_BYTES",
     "MAX_TOPIC_BYTES",
+    "MAX_UDP_PAYLOAD_BYTES",
     "MESSAGES",
+    "PUBLISH_OVERHEAD_BYTES",
     "Advertise",
     "AnyMessage",
     "ConnAck",
@@ -89,6 +93,7 @@ __all__ = [
     "has_wildcard",
     "is_encapsulated",
     "is_topic_filter",
+    "is_topic_id",
     "is_topic_name",
     "matches",
     "short_topic_id",

@@ -16,6 +16,10 @@ from struct import Struct
 from typing import ClassVar, Protocol, Self
 
 MAX_PACKET_BYTES = 65_535
+MAX_UDP_PAYLOAD_BYTES = 65_507
+"""What UDP over IPv4 carries: 65,535 less the IP and the UDP header."""
+PUBLISH_OVERHEAD_BYTES = 9
+"""What a PUBLISH adds to its payload, with the long header."""
 PROTOCOL_ID = 0x01
 
 DUP = 0x80

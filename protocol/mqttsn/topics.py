@@ -27,6 +27,11 @@ def is_topic_filter(text: str) -> bool:
     )
 
 
+def is_topic_id(number: int) -> bool:
+    """A number a topic can have: 0 and 65535 are reserved."""
+    return 0 < number < 0xFFFF
+
+
 def has_wildcard(text: str) -> bool:
     """Whether a legal filter stands for more than one name."""
     return "+" in text or "#" in text

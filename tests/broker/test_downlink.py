@@ -551,8 +551,7 @@ def test_what_a_session_leaves_behind_is_counted_when_it_ends() -> None:
 
 def test_message_ids_start_over_after_the_last_one_and_never_are_zero() -> None:
     machine, _ = subscribed(topic="ab")
-    line = machine.session("dev").open_line(machine.config.retry)
-    line.next_seq = 0xFFFF - 1
+    machine.session("dev").open_line(machine.config.retry, 0xFFFF - 1)
     for _ in range(3):
         machine.publish_from_broker("ab", b"p")
     assert [message.msg_id for message in machine.take(A) if isinstance(message, Publish)] == [0xFFFF, 1, 2]
@@ -562,7 +561,7 @@ def test_a_message_id_that_is_in_flight_is_not_given_again() -> None:
     machine, _ = subscribed(topic="ab")
     machine.publish_from_broker("ab", b"first")
     machine.take(A)
-    machine.session("dev").open_line(machine.config.retry).next_seq += 0xFFFF - 1
+    machine.session("dev").open_line(machine.config.retry, 0).next_seq += 0xFFFF - 1
     machine.publish_from_broker("ab", b"last")
     assert machine.take(A) == []
     assert payloads(machine.send(A, PubAck(short_topic_id("ab"), 1, ACCEPTED))) == [b"last"]

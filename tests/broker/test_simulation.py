@@ -177,7 +177,7 @@ class Simulation:
             self.later(0.1, lambda: self._acknowledge(action, machine))
             return
         assert action.upload is not None
-        machine.gateway.broker_published(action.upload, True, self.now)
+        machine.gateway.broker_published(action.upload, True)
 
     def _subscribed(self, topic_filter: str, machine: Machine) -> None:
         if machine is self.machine and self._broker_is_up:

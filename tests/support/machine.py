@@ -123,7 +123,7 @@ class Machine:
     # ------------------------------------------------------------------ the broker's side
 
     def broker_up(self) -> None:
-        self.gateway.broker_up(self.now)
+        self.gateway.broker_up()
         self._collect()
 
     def broker_down(self) -> None:
@@ -134,7 +134,7 @@ class Machine:
         """Let the broker acknowledge all it was given."""
         uploads, self.uploads = self.uploads, []
         for upload in uploads:
-            self.gateway.broker_published(upload, accepted, self.now)
+            self.gateway.broker_published(upload, accepted)
         self._collect()
 
     def broker_subscribed(self, topic_filter: str, accepted: bool = True) -> None:

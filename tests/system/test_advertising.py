@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import struct
 from pathlib import Path
 
 import pytest
@@ -15,28 +14,8 @@ from protocol.mqttsn import (
     decode,
     encode,
 )
+from tests.support.multicast import multicast_listener, multicast_on_loopback_works, multicast_sender
 from threadline.lab import GatewayService, Mosquitto, free_port
-
-
-def multicast_on_loopback_works() -> bool:
-    port = free_port(socket.SOCK_DGRAM)
-    try:
-        with multicast_listener("239.83.84.1", port) as listener, socket.socket(type=socket.SOCK_DGRAM) as sender:
-            sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
-            sender.sendto(b"works", ("239.83.84.1", port))
-            listener.settimeout(2)
-            return listener.recv(100) == b"works"
-    except OSError:
-        return False
-
-
-def multicast_listener(group: str, port: int) -> socket.socket:
-    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.bind((group, port))
-    membership = struct.pack("4s4s", socket.inet_aton(group), socket.inet_aton("127.0.0.1"))
-    sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
-    return sock
 
 
 def test_the_gateway_advertises_itself_and_answers_searchgw_on_a_multicast_group(
@@ -49,14 +28,13 @@ def test_the_gateway_advertises_itself_and_answers_searchgw_on_a_multicast_group
     with (
         multicast_listener(group, port) as listener,
         GatewayService(tmp_path, mosquitto, *options) as gateway,
-        socket.socket(type=socket.SOCK_DGRAM) as searcher,
+        multicast_sender() as searcher,
     ):
         listener.settimeout(5)
         for _ in range(2):
             datagram, sender = listener.recvfrom(100)
             assert (decode(datagram), sender) == (Advertise(42, 1), gateway.address)
         searcher.settimeout(5)
-        searcher.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
         searcher.sendto(encode(SearchGw()), (group, port))
         answer, sender = searcher.recvfrom(100)
         assert (decode(answer), sender) == (GwInfo(42), gateway.address)

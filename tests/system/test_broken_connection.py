@@ -73,11 +73,10 @@ def test_messages_whose_puback_was_lost_reach_a_qos_2_subscriber_once(
         wait_until(lambda: len(received) >= count, "all messages, unacknowledged")
         proxy.drop_upwards = False
         proxy.cut()
-        duplicates = wait_until(
+        wait_until(
             lambda: scrape(proxied_gateway).value("duplicates_suppressed", kind="message from the broker") >= count,
             "the broker to send them again",
         )
-        assert duplicates
         sender.publish("down/x", b"last")
         wait_until(lambda: b"last" in received, "the next message")
     assert len(received) == count + 1

@@ -45,7 +45,7 @@ def test_a_gateway_that_starts_before_mosquitto_answers_congestion_and_then_serv
         one.send(SearchGw())
         one.expect(GwInfo)
         assert scrape(gateway).value("mqtt_connected") == 0
-        assert scrape(gateway).value("congestion_answers", packet="connect") == 1
+        assert scrape(gateway).value("connects_refused", code="congestion") == 1
         with broker:
             wait_until(lambda: scrape(gateway).value("mqtt_connected"), "a connection to Mosquitto")
             recording = recorder(broker, "late/up")

@@ -18,7 +18,8 @@ from time import monotonic
 import pytest
 
 from edge_agent.transport import Client, Delivery, Message
-from tests.support.peers import Recorder
+from tests.support.peers import Recorder, wait_until
+from tests.system.scrape import scrape
 from threadline.lab import GatewayService, Mosquitto
 from threadline.lossy_link import LossyLink
 
@@ -171,26 +172,27 @@ class Killer(threading.Thread):
         self._done.set()
         self.join()
 
+    def check_finished(self) -> None:
+        done = len(self.kills) + self.restarts
+        assert done == len(self._plan), "the messages were through before the kills were: send more"
 
-def run_with_kills(
-    link: LossyLink, broker: Mosquitto, gateway: GatewayService, messages: int, devices: int, killer: Killer
-) -> None:
+
+def run_with_kills(link: LossyLink, broker: Mosquitto, messages: int, devices: int, killer: Killer) -> None:
     killer.start()
     try:
         duplicates = run_uplink(link, broker, messages, devices, killer.kills)
     finally:
-        unfinished = killer.is_alive()
         killer.stop()
     print(f"{len(killer.kills)} kills, {killer.restarts} broker restarts, duplicates: {duplicates[0]} at QoS 1, "
           f"{duplicates[1]} at QoS 2, all under way at a kill")  # fmt: skip
-    assert not unfinished, "the messages were through before the kills were: send more"
+    killer.check_finished()
 
 
 def test_nothing_is_missing_after_kills_of_the_gateway_and_restarts_of_the_broker(
     own_mosquitto: Mosquitto, own_gateway: GatewayService, link: LossyLink
 ) -> None:
     killer = Killer(own_gateway, own_mosquitto, gateway_kills=2, restarts=1, pause_s=1.5)
-    run_with_kills(link, own_mosquitto, own_gateway, messages=400, devices=12, killer=killer)
+    run_with_kills(link, own_mosquitto, messages=400, devices=12, killer=killer)
 
 
 @pytest.mark.soak
@@ -198,11 +200,11 @@ def test_ten_kills_and_five_restarts_under_ten_thousand_of_each(
     own_mosquitto: Mosquitto, own_gateway: GatewayService, link: LossyLink
 ) -> None:
     killer = Killer(own_gateway, own_mosquitto, gateway_kills=10, restarts=5, pause_s=4.0)
-    run_with_kills(link, own_mosquitto, own_gateway, messages=10_000, devices=32, killer=killer)
+    run_with_kills(link, own_mosquitto, messages=10_000, devices=32, killer=killer)
 
 
 def run_downlink(
-    link: LossyLink, broker: Mosquitto, messages: int, devices: int, killer: Killer | None
+    link: LossyLink, broker: Mosquitto, gateway: GatewayService, messages: int, devices: int, killer: Killer | None
 ) -> tuple[int, int]:
     """The broker publishes to devices that subscribe through the lossy link."""
     arrived: list[bytes] = []
@@ -229,18 +231,20 @@ def run_downlink(
                 payload = f"q{qos}-{index}".encode()
                 sent[payload] = Sent(monotonic())
                 publisher.publish(f"down/{number}/{qos}/{index % 3}", payload, qos)
-        give_up = monotonic() + 600
-        while set(sent) - set(arrived) and monotonic() < give_up:
-            threading.Event().wait(0.1)
+        wait_until(lambda: set(sent) <= set(arrived), "every message", timeout_s=600, every_s=0.1)
         if killer is not None:
             killer.stop()
-        return check_arrivals(arrived, sent, killer.kills if killer is not None else [])
+            killer.check_finished()
+        wait_until(lambda: scrape(gateway).value("buffered_bytes") == 0, "every exchange to end", timeout_s=60)
+        duplicates = check_arrivals(arrived, sent, killer.kills if killer is not None else [])
+    assert link.down.dropped > messages * 0.2, "the link was not lossy"
+    return duplicates
 
 
 def test_downlink_over_a_lossy_link_is_complete_and_qos_2_arrives_once(
-    own_mosquitto: Mosquitto, link: LossyLink
+    own_mosquitto: Mosquitto, own_gateway: GatewayService, link: LossyLink
 ) -> None:
-    run_downlink(link, own_mosquitto, messages=120, devices=12, killer=None)
+    run_downlink(link, own_mosquitto, own_gateway, messages=120, devices=12, killer=None)
 
 
 @pytest.mark.soak
@@ -248,5 +252,5 @@ def test_downlink_survives_kills_of_the_gateway_and_restarts_of_the_broker(
     own_mosquitto: Mosquitto, own_gateway: GatewayService, link: LossyLink
 ) -> None:
     killer = Killer(own_gateway, own_mosquitto, gateway_kills=5, restarts=3, pause_s=3.0)
-    duplicates = run_downlink(link, own_mosquitto, messages=2_000, devices=16, killer=killer)
+    duplicates = run_downlink(link, own_mosquitto, own_gateway, messages=2_000, devices=16, killer=killer)
     print(f"{len(killer.kills)} kills, duplicates: {duplicates[0]} at QoS 1, {duplicates[1]} at QoS 2")

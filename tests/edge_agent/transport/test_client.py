@@ -26,7 +26,7 @@ from edge_agent.transport import (
     Will,
 )
 from edge_agent.transport import client as client_module
-from edge_agent.transport.address import parse_address
+from protocol.address import parse_address
 from protocol.mqttsn import ConnAck, Connect, Disconnect, PingReq, Publish, ReturnCode
 from tests.edge_agent.transport.reference_gateway import UdpGateway
 from threadline.lossy_link import LossyLink

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from edge_agent.transport import Gateway, search_gateways
 from edge_agent.transport.discovery import _gateway_address
 from protocol.mqttsn import Advertise, GwInfo, Message, SearchGw, decode, encode
 from tests.edge_agent.transport.reference_gateway import UdpGateway
+from threadline.lab import free_port
 
 Answer = Callable[[SearchGw, int], list[bytes]]
 
@@ -84,13 +86,32 @@ def test_silence_is_an_empty_list() -> None:
 
 
 def test_a_multicast_group_is_asked_and_listened_to() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    try:
-        search_gateways(f"239.255.76.67:{port}", timeout_s=0.05)
-    except OSError as error:
-        pytest.skip(f"no multicast on this machine: {error}")
+    """The gateway here answers to the group, not to the one who asks: only who listens to the group hears it."""
+    group, port = "239.255.76.67", free_port(socket.SOCK_DGRAM)
+    with socket.socket(type=socket.SOCK_DGRAM) as gateway:
+        try:
+            gateway.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            gateway.bind((group, port))
+            everywhere = struct.pack("4sI", socket.inet_aton(group), socket.INADDR_ANY)
+            gateway.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, everywhere)
+            gateway.settimeout(2)
+            gateway.sendto(b"probe", (group, port))
+            gateway.recv(100)
+        except OSError as error:
+            pytest.skip(f"no multicast on this machine: {error}")
+        asked: list[Message] = []
+
+        def answer() -> None:
+            datagram = gateway.recv(100)
+            asked.append(decode(datagram))
+            gateway.sendto(encode(Advertise(9, 900)), (group, port))
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        found = search_gateways(f"{group}:{port}", timeout_s=5)
+        thread.join()
+    assert asked == [SearchGw(1)]
+    assert [each.gateway_id for each in found] == [9]
 
 
 @pytest.mark.parametrize(
