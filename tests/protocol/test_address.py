@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from protocol.address import format_address, parse_address
@@ -33,9 +35,8 @@ def test_an_address_is_read_in_every_form(text: str | tuple[str, int], address: 
     ],
 )
 def test_what_is_no_address_is_refused_with_a_reason(text: str, reason: str) -> None:
-    with pytest.raises(ValueError, match=".") as refused:
+    with pytest.raises(ValueError, match=re.escape(reason)):
         parse_address(text)
-    assert reason in str(refused.value)
 
 
 def test_port_zero_means_any_free_one_where_that_makes_sense() -> None:
