@@ -1,0 +1,244 @@
+"""A running plan: operators wired together, fed list by list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from edge_agent.stream.aggregate import LengthWindows, RecentWindows, SlidingWindows, TumblingWindows
+from edge_agent.stream.builder import Plan, Step
+from edge_agent.stream.deliver import Send, Sink, Transmit
+from edge_agent.stream.joins import BandJoin, LengthJoin, WindowJoin
+from edge_agent.stream.lineage import LINEAGES
+from edge_agent.stream.operator import Faults, HoldHistory, Operator
+from edge_agent.stream.source_ids import SourceIds
+from edge_agent.stream.sources import Receive, Source
+from edge_agent.stream.stateless import Filter, FlatMap, Map, Multiplex
+from edge_agent.stream.union import Union
+from protocol.ids import StreamId
+from protocol.plan import PlanError, delays
+from protocol.records import END_OF_TIME, Origin, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What an operator took in and gave on, and what it left out."""
+
+    taken: int
+    given: int
+    late: int
+    skipped: int
+
+
+class Engine:
+    """Runs one plan. Results depend on what each source was fed, not on how the sources took turns.
+
+    Records are handed to `emit` as they come about: a source's payload before the first delivery that
+    names it, deliveries before the progress that moves past them.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        emit: Callable[[Record], None],
+        *,
+        agent: str = "local",
+        epoch: int = 0,
+        transmit: Transmit | None = None,
+    ) -> None:
+        self.plan = plan
+        self._emit = emit
+        self._agent = agent
+        self._epoch = epoch
+        self._transmit = transmit
+        self._lineage = LINEAGES[plan.provenance]()
+        self._operators: dict[str, Operator] = {}
+        self._sources: dict[str, Source] = {}
+        self._receives: dict[tuple[str, str], Receive] = {}
+        self._deliveries: dict[str, Sink] = {}
+        document = plan.document()
+        self._delays = delays(document)
+        self._reaching_back: set[str] = set()
+        for step in plan.steps():
+            self._start(step)
+
+    def feed(self, source: str, items: list[Any]) -> None:
+        """The next items of a source, in the order in which they came."""
+        self._source(source).take(items)
+        self._settle()
+
+    def watermark(self, source: str, ts: int) -> None:
+        """Promise that every later item of the source has at least this ts."""
+        self._source(source).advance_to(ts)
+        self._settle()
+
+    def idle(self, source: str) -> None:
+        """Do not wait for the source until its next item."""
+        self._source(source).idle = True
+        self._settle()
+
+    def close(self, source: str) -> None:
+        """The source has ended."""
+        self.watermark(source, END_OF_TIME)
+
+    def finish(self) -> None:
+        """All sources have ended."""
+        for source in self._sources:
+            self.close(source)
+
+    def receive(self, stream: StreamId, tuples: list[tuple[int, Any, Origin]], watermark: int, hold: int) -> None:
+        """What the Send of another agent transmitted."""
+        receive = self._receives.get((stream.agent, stream.name))
+        if receive is None:
+            raise PlanError(f"plan {self.plan.name!r} receives no stream {stream.name!r} of {stream.agent!r}")
+        receive.take(tuples, watermark, hold)
+        self._settle()
+
+    def watermark_of(self, source: str) -> int:
+        """What the source has promised."""
+        return self._source(source).watermark
+
+    @property
+    def metrics(self) -> dict[str, Counts]:
+        """Counters of every operator."""
+        return {
+            name: Counts(each.taken, each.given, each.late if isinstance(each, Source) else 0, each.faults.skipped)
+            for name, each in self._operators.items()
+        }
+
+    def _source(self, name: str) -> Source:
+        source = self._sources.get(name)
+        if source is None:
+            raise PlanError(f"plan {self.plan.name!r} has no source {name!r}")
+        return source
+
+    def _settle(self) -> None:
+        """After a step: idle sources follow the others, and ids that no result can name again are forgotten."""
+        waiting = [
+            source.watermark for source in self._sources.values() if not source.idle and source.watermark != END_OF_TIME
+        ]
+        if waiting:
+            for source in self._sources.values():
+                if source.idle:
+                    source.advance_to(min(waiting))
+        for name, source in self._sources.items():
+            if len(source.ids):
+                source.ids.forget(
+                    min(
+                        min(self._deliveries[sink].watermark, self._deliveries[sink].hold) - delay
+                        for sink, delay in self._delays[name].items()
+                    )
+                )
+
+    def _start(self, step: Step) -> None:
+        node = step.node
+        for name in node.inputs:
+            if name in self._reaching_back:
+                self._reaching_back.add(node.name)
+        operator = self._operator(step)
+        self._operators[node.name] = operator
+        if node.operator == "receive" or isinstance(operator, (LengthWindows, LengthJoin)):
+            self._reaching_back.add(node.name)
+        for port, name in enumerate(node.inputs):
+            self._operators[name].to(operator, port)
+
+    def _operator(self, step: Step) -> Operator:
+        node = step.node
+        name = node.name
+        functions = step.functions
+        lineage = self._lineage
+        faults = Faults(name, step.skip, self._emit)
+        match node.operator:
+            case "source":
+                return self._source_operator(step, faults)
+            case "receive":
+                receive = Receive(name, faults, lineage)
+                self._receives[cast(str, node.parameters["sender"]), cast(str, node.parameters["stream"])] = receive
+                return receive
+            case "map":
+                return Map(name, faults, lineage, functions["function"])
+            case "flat_map":
+                return FlatMap(name, faults, lineage, functions["function"])
+            case "filter":
+                return Filter(name, faults, functions["function"])
+            case "multiplex":
+                return Multiplex(name, faults, lineage)
+            case "union":
+                return Union(name, faults, self._histories(step))
+            case "aggregate":
+                return self._aggregate_operator(step, faults)
+            case "join":
+                return self._join_operator(step, faults)
+            case _:
+                return self._delivering_operator(step, faults)
+
+    def _source_operator(self, step: Step, faults: Faults) -> Source:
+        parameters = cast("dict[str, Any]", step.node.parameters)
+        stream = StreamId(self._agent, self._epoch, step.node.name)
+        ids = SourceIds(stream, parameters["ids"], self._emit)
+        source = Source(
+            step.node.name,
+            faults,
+            self._lineage,
+            ids,
+            self._emit,
+            step.functions.get("ts"),
+            parameters["disorder_ms"],
+            parameters["watermarks"] == "explicit",
+        )
+        self._sources[step.node.name] = source
+        return source
+
+    def _aggregate_operator(self, step: Step, faults: Faults) -> Operator:
+        name = step.node.name
+        window = cast("dict[str, Any]", step.node.parameters["window"])
+        key = step.functions.get("key")
+        into = step.functions.get("into")
+        aggregators = list(step.aggregators)
+        (history,) = self._histories(step)
+        if window["kind"] == "recent":
+            return RecentWindows(name, faults, self._lineage, aggregators, key, into, window["size_ms"], history)
+        if window["kind"] == "length":
+            return LengthWindows(name, faults, self._lineage, aggregators, key, into, window["count"], history)
+        size, advance = window["size_ms"], window["advance_ms"]
+        windows = SlidingWindows if advance < size else TumblingWindows
+        return windows(name, faults, self._lineage, aggregators, key, into, size, advance, window["offset_ms"], history)
+
+    def _join_operator(self, step: Step, faults: Faults) -> Operator:
+        name = step.node.name
+        lineage = self._lineage
+        window = cast("dict[str, Any]", step.node.parameters["window"])
+        keys = [step.functions["left_key"], step.functions["right_key"]]
+        combine = step.functions["combine"]
+        where = step.functions.get("where")
+        histories = self._histories(step)
+        match window["kind"]:
+            case "band":
+                left = right = window["distance_ms"]
+                return BandJoin(name, faults, lineage, keys, combine, where, histories, left, right)
+            case "recent":
+                left, right = window["left_ms"], window["right_ms"]
+                return BandJoin(name, faults, lineage, keys, combine, where, histories, left, right)
+            case "length":
+                left, right = window["left_count"], window["right_count"]
+                return LengthJoin(name, faults, lineage, keys, combine, where, histories, left, right)
+            case _:
+                size, advance, offset = window["size_ms"], window["advance_ms"], window["offset_ms"]
+                return WindowJoin(name, faults, lineage, keys, combine, where, histories, size, advance, offset)
+
+    def _delivering_operator(self, step: Step, faults: Faults) -> Operator:
+        name = step.node.name
+        stream = StreamId(self._agent, self._epoch, name)
+        if step.node.operator == "sink":
+            sink = Sink(name, faults, self._lineage, stream, self._emit, step.functions.get("function"))
+        else:
+            if self._transmit is None:
+                raise PlanError("sends to other agents, but there is no connection to any", name)
+            sink = Send(name, faults, self._lineage, stream, self._emit, self._transmit)
+        self._deliveries[name] = sink
+        return sink
+
+    def _histories(self, step: Step) -> list[HoldHistory | None]:
+        """One per input that may reach back further than its watermark."""
+        return [HoldHistory() if name in self._reaching_back else None for name in step.node.inputs]

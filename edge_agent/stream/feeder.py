@@ -1,0 +1,152 @@
+"""Reads the sources of a plan and feeds its engine, a list at a time.
+
+The source with the lowest watermark is read next, so operators with several inputs wait as little
+as they can. A live source may wait for its next item at any time: a thread of its own reads it, and
+what has come by then is fed at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from edge_agent.stream.builder import Plan
+from edge_agent.stream.engine import Engine
+from edge_agent.stream.errors import StreamError
+from edge_agent.stream.functions import name_of
+from protocol.plan import PlanError
+
+LIST_SIZE = 1024
+
+
+class _Reader:
+    """One source's items; `error` is what ended them early."""
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        self._items: Iterator[Any] = iter(items)
+        self.ended = False
+        self.error: Exception | None = None
+
+    def read(self) -> list[Any]:
+        """The next items; fewer than asked for means that they have ended."""
+        taken: list[Any] = []
+        try:
+            # extend keeps what came before an exception
+            taken.extend(islice(self._items, LIST_SIZE))
+        except Exception as error:
+            self.error = error
+        self.ended = len(taken) < LIST_SIZE
+        return taken
+
+
+class _LiveReader:
+    """The same, read by a thread; it waits when nobody takes what it has read."""
+
+    def __init__(self, name: str, items: Iterable[Any], arrival: threading.Condition) -> None:
+        self._items = items
+        self._read: list[Any] = []
+        self._arrival = arrival
+        self._stopped = False
+        self._finished = False
+        self.ended = False
+        self.error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name=f"source {name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def ready(self) -> bool:
+        """Something came, or the end. The condition must be held."""
+        return bool(self._read) or self._finished
+
+    def read(self) -> list[Any]:
+        """What has come since the last time. The condition must be held."""
+        taken, self._read = self._read, []
+        self.ended = self._finished
+        self._arrival.notify_all()
+        return taken
+
+    def stop(self) -> None:
+        """Read no further. The condition must be held."""
+        self._stopped = True
+        self._arrival.notify_all()
+
+    def _run(self) -> None:
+        try:
+            for item in self._items:
+                with self._arrival:
+                    while len(self._read) >= LIST_SIZE and not self._stopped:
+                        self._arrival.wait()
+                    if self._stopped:
+                        return
+                    self._read.append(item)
+                    self._arrival.notify_all()
+        except Exception as error:
+            self.error = error
+        finally:
+            with self._arrival:
+                self._finished = True
+                self._arrival.notify_all()
+
+
+class Feeder:
+    """All sources of one engine."""
+
+    def __init__(self, plan: Plan, engine: Engine, inputs: Mapping[str, Iterable[Any]]) -> None:
+        self._engine = engine
+        self._arrival = threading.Condition()
+        self._readers: dict[str, _Reader] = {}
+        self._live: dict[str, _LiveReader] = {}
+        sources = {step.node.name: step for step in plan.steps() if step.node.operator == "source"}
+        for name in inputs:
+            if name not in sources:
+                raise PlanError(f"plan {plan.name!r} has no source {name!r}")
+        ready: dict[str, Iterable[Any]] = {}
+        for name, step in sources.items():
+            items = inputs.get(name, step.items)
+            if items is None:
+                raise PlanError("has no items: give them in the plan or when it runs", name)
+            try:
+                ready[name] = iter(items() if callable(items) else items)
+            except Exception as error:
+                raise StreamError(name, name_of(items), None, None, error) from error
+        for name, each in ready.items():
+            if sources[name].live:
+                self._live[name] = _LiveReader(name, each, self._arrival)
+            else:
+                self._readers[name] = _Reader(each)
+
+    def feed(self) -> bool:
+        """Feed one list; False if all sources have ended."""
+        if self._live:
+            with self._arrival:
+                if not self._readers:
+                    self._arrival.wait_for(lambda: any(each.ready for each in self._live.values()))
+                arrived = [(name, each, each.read()) for name, each in self._live.items() if each.ready]
+            for name, each, items in arrived:
+                self._fed(name, items, each.ended, each.error)
+                if each.ended:
+                    del self._live[name]
+        if self._readers:
+            name = min(self._readers, key=self._engine.watermark_of)
+            reader = self._readers[name]
+            items = reader.read()
+            self._fed(name, items, reader.ended, reader.error)
+            if reader.ended:
+                del self._readers[name]
+        return bool(self._readers or self._live)
+
+    def stop(self) -> None:
+        """Leave what has not been read."""
+        with self._arrival:
+            for each in self._live.values():
+                each.stop()
+
+    def _fed(self, name: str, items: list[Any], ended: bool, error: Exception | None) -> None:
+        if items:
+            self._engine.feed(name, items)
+        if ended:
+            if error is not None:
+                raise StreamError(name, "items", None, None, error) from error
+            self._engine.close(name)

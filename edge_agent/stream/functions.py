@@ -1,0 +1,40 @@
+"""The user's functions: their names in plans and errors, and fields named by strings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+class Field:
+    """Reads one field of a value: a key of a mapping, else an attribute."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, value: Any) -> Any:
+        return value[self.name] if isinstance(value, Mapping) else getattr(value, self.name)
+
+    def __repr__(self) -> str:
+        return f"field:{self.name}"
+
+
+def reader(by: Callable[[Any], Any] | str) -> Callable[[Any], Any]:
+    """A function as it is, a string as the field of that name."""
+    return Field(by) if isinstance(by, str) else by
+
+
+def check_key(key: Any) -> None:
+    """Raise for a value that cannot be a key: one that has no hash, or is not equal to itself."""
+    hash(key)
+    if key != key:  # noqa: PLR0124
+        raise ValueError(f"{key!r} is not equal to itself and cannot be a key")
+
+
+def name_of(function: Any) -> str:
+    """`module:qualname` of a function or class; anything else as it shows itself."""
+    module = getattr(function, "__module__", None)
+    qualname = getattr(function, "__qualname__", None)
+    if qualname is None:
+        return str(function)
+    return f"{module}:{qualname}" if module else str(qualname)

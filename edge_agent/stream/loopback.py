@@ -1,0 +1,69 @@
+"""Several agents in one process: what one sends, the others receive at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+
+from edge_agent.stream.builder import Plan
+from edge_agent.stream.engine import Engine
+from edge_agent.stream.feeder import Feeder
+from edge_agent.stream.run import Results
+from protocol.ids import StreamId
+from protocol.plan import PlanError, fleet_delays
+from protocol.records import Origin, Record
+
+
+class Loopback:
+    """Runs the plans of several agents, joined by Send and Receive.
+
+    What crosses is what would be transmitted: ts, payload and origin, then watermark and hold.
+    """
+
+    def __init__(self, plans: Mapping[str, Plan], *, emit: Callable[[Record], None] | None = None) -> None:
+        documents = {agent: plan.document() for agent, plan in plans.items()}
+        fleet_delays(documents)  # refuses agents that send to each other in a circle
+        self._receivers: dict[tuple[str, str], list[str]] = {}
+        expected = {
+            (cast(str, node.parameters["sender"]), cast(str, node.parameters["stream"]), agent): node.name
+            for agent, document in documents.items()
+            for node in document.nodes
+            if node.operator == "receive"
+        }
+        for agent, document in documents.items():
+            for node in document.nodes:
+                if node.operator == "send":
+                    for receiver in cast("list[str]", node.parameters["to"]):
+                        if expected.pop((agent, node.name, receiver), None) is None:
+                            raise PlanError(f"agent {receiver!r} does not receive what {agent!r} sends it", node.name)
+                        self._receivers.setdefault((agent, node.name), []).append(receiver)
+        for (sender, stream, agent), name in expected.items():
+            raise PlanError(f"agent {sender!r} does not send {stream!r} to {agent!r}", name)
+        self._plans = plans
+        self.results = {agent: Results() for agent in plans}
+        self._engines = {
+            agent: Engine(plan, emit or self.results[agent].note, agent=agent, transmit=self._cross)
+            for agent, plan in plans.items()
+        }
+
+    def run(self, inputs: Mapping[str, Mapping[str, Iterable[Any]]] | None = None) -> dict[str, Results]:
+        """Run until the sources of all agents have ended, each agent in turn."""
+        given = inputs or {}
+        for agent in given:
+            if agent not in self._plans:
+                raise PlanError(f"there is no agent {agent!r}")
+        feeders = [Feeder(plan, self._engines[agent], given.get(agent, {})) for agent, plan in self._plans.items()]
+        try:
+            running = list(feeders)
+            while running:
+                running = [feeder for feeder in running if feeder.feed()]
+        finally:
+            for feeder in feeders:
+                feeder.stop()
+            for agent, engine in self._engines.items():
+                self.results[agent].metrics = engine.metrics
+        return self.results
+
+    def _cross(self, stream: StreamId, tuples: list[tuple[int, Any, Origin]], watermark: int, hold: int) -> None:
+        for receiver in self._receivers[stream.agent, stream.name]:
+            self._engines[receiver].receive(stream, tuples, watermark, hold)

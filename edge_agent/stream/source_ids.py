@@ -1,0 +1,72 @@
+"""Ids of source tuples, given when a tuple first leaves the process and the same ever after."""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from protocol.ids import StreamId, TupleId
+from protocol.records import Origin, OriginKind, Record, SourcePayload
+
+
+class SourceIds:
+    """Remembers the origin of each contributing tuple until no result can name it again.
+
+    Policy `uid` tells tuples apart by being two, `attributes` by what they say: (ts, payload).
+    """
+
+    def __init__(self, stream: StreamId, policy: str, emit: Callable[[Record], None]) -> None:
+        self.stream = stream
+        self._by_attributes = policy == "attributes"
+        self._emit = emit
+        self._next = 0
+        # Key -> (tuple, origin). With `uid` the key is the tuple's identity, which is its own for
+        # as long as the entry keeps the tuple alive.
+        self._known: dict[Any, tuple[Any, Origin]] = {}
+        self._oldest: list[tuple[int, int, Any]] = []
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def origin(self, t: tuple[Any, Any, Any]) -> Origin:
+        """The tuple's origin: a new one if this is the first time that it leaves."""
+        key = (t[0], frozen(t[1])) if self._by_attributes else id(t)
+        known = self._known.get(key)
+        if known is not None:
+            return known[1]
+        origin = self._give(t)
+        self._known[key] = (t, origin)
+        heapq.heappush(self._oldest, (t[0], origin.id.seq, key))
+        return origin
+
+    def new_origin(self, t: tuple[Any, Any, Any]) -> Origin:
+        """The origin of a tuple that has none and will remember this one itself."""
+        return self.origin(t) if self._by_attributes else self._give(t)
+
+    def forget(self, before: int) -> None:
+        """No later result can come from tuples with ts < `before`."""
+        oldest = self._oldest
+        while oldest and oldest[0][0] < before:
+            del self._known[heapq.heappop(oldest)[2]]
+
+    def _give(self, t: tuple[Any, Any, Any]) -> Origin:
+        origin = Origin(OriginKind.SOURCE, TupleId(self.stream, self._next), t[0])
+        self._next += 1
+        self._emit(SourcePayload(origin.id, t[0], t[1]))
+        return origin
+
+
+def frozen(value: Any) -> Any:
+    """A hashable stand-in that is equal exactly when the values say the same."""
+    if isinstance(value, Mapping):
+        return (dict, frozenset((frozen(key), frozen(item)) for key, item in value.items()))
+    if isinstance(value, (list, tuple)):
+        return (type(value), tuple(frozen(item) for item in value))
+    if isinstance(value, (set, frozenset)):
+        return (set, frozenset(frozen(item) for item in value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return (type(value), tuple(frozen(getattr(value, field.name)) for field in fields))
+    return (type(value), value)
