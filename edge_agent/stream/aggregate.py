@@ -465,6 +465,9 @@ class LengthWindows(Aggregate):
         self._give_results()
 
     def advance(self, port: int, watermark: int, hold: int) -> None:
+        if watermark == END_OF_TIME:
+            self._windows.clear()
+            self._oldest = OldestHeld()
         held = self._oldest.ts()
         if self._history is not None:
             self._history.promise(watermark, hold)

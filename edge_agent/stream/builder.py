@@ -38,6 +38,7 @@ class Step:
     skip: bool = False
     items: Items | None = None
     live: bool = False
+    branches: int = 1
 
 
 class Plan:
@@ -77,7 +78,9 @@ class Plan:
         parameters: dict[str, JSON] = {"ids": ids, "watermarks": watermarks, "disorder_ms": disorder_ms}
         functions: dict[str, Any] = {} if ts is None else {"ts": reader(ts)}
         named = {"items": items} if callable(items) else {}
-        return self._add("source", name, (), parameters, functions | named, on_error=on_error, items=items, live=live)
+        return self._add(
+            "source", _named(name), (), parameters, functions | named, on_error=on_error, items=items, live=live
+        )
 
     def receive(self, stream: str, sender: str, *, name: str | None = None) -> Stream[Any]:
         """The tuples that the agent `sender` sends here as `stream`."""
@@ -87,11 +90,15 @@ class Plan:
         """The plan as data, checked."""
         document = PlanDocument(self.name, self.provenance, tuple(step.node for step in self.steps()))
         document.check()
+        consumers = self._consumers()
+        for name, step in self._steps.items():
+            if step.node.operator == "multiplex" and consumers[name] < step.branches:
+                raise PlanError(f"nothing consumes {step.branches - consumers[name]} of its branches", name)
         return document
 
     def steps(self) -> list[Step]:
         """All operators, each behind its inputs; a Multiplex stands where a stream has several consumers."""
-        consumers = Counter(name for step in self._steps.values() for name in step.node.inputs)
+        consumers = self._consumers()
         branching = {
             name: f"{name}-multiplex"
             for name, step in self._steps.items()
@@ -105,6 +112,10 @@ class Plan:
                 steps.append(Step(Node(branching[step.node.name], "multiplex", (step.node.name,))))
         return steps
 
+    def _consumers(self) -> Counter[str]:
+        """How often each stream is taken."""
+        return Counter(name for step in self._steps.values() for name in step.node.inputs)
+
     def _add(
         self,
         operator: str,
@@ -117,6 +128,7 @@ class Plan:
         on_error: str | None = None,
         items: Items | None = None,
         live: bool = False,
+        branches: int = 1,
     ) -> Stream[Any]:
         """Declare an operator and return its output."""
         if name is None:
@@ -144,7 +156,7 @@ class Plan:
         )
         check_node(node)
         skip = (on_error or self.on_error) == "skip"
-        self._steps[name] = Step(node, functions, aggregators, skip, items, live)
+        self._steps[name] = Step(node, functions, aggregators, skip, items, live, branches)
         return Stream(self, name)
 
 
@@ -179,7 +191,7 @@ class Stream(Generic[T]):
         """The same stream several times; using a stream more than once does the same."""
         if isinstance(branches, bool) or not isinstance(branches, int) or branches < 1:
             raise PlanError(f"branches must be a positive whole number, not {branches!r}", name or "multiplex")
-        stream = self.plan._add("multiplex", name, (self,))
+        stream = self.plan._add("multiplex", name, (self,), branches=branches)
         return (stream,) * branches
 
     def key_by(self, key: Callable[[T], K] | str) -> KeyedStream[K, T]:
@@ -212,12 +224,12 @@ class Stream(Generic[T]):
 
     def sink(self, name: str, function: Callable[[T], Any] | None = None) -> None:
         """Where results leave the plan; the function is called with each of them."""
-        self.plan._add("sink", name, (self,), functions={} if function is None else {"function": function})
+        self.plan._add("sink", _named(name), (self,), functions={} if function is None else {"function": function})
 
     def send(self, stream: str, to: list[str]) -> None:
         """On to other agents, whose plans `receive` this stream."""
-        receivers: list[JSON] = list(to) if isinstance(to, (list, tuple)) else [to]
-        self.plan._add("send", stream, (self,), {"stream": stream, "to": receivers})
+        receivers: Any = list(to) if isinstance(to, tuple) else to
+        self.plan._add("send", _named(stream), (self,), {"stream": stream, "to": receivers})
 
 
 class KeyedStream(Generic[K, T]):
@@ -352,6 +364,13 @@ class Windowed(Generic[T]):
         return self._stream.plan._add(
             "aggregate", name, (self._stream,), parameters, functions, aggregators=chosen, on_error=on_error
         )
+
+
+def _named(name: Any) -> str:
+    """The name of what must have one."""
+    if not isinstance(name, str):
+        raise PlanError(f"a source, sink or send needs a name, not {name!r}")
+    return name
 
 
 def _time_window(size_ms: int, advance_ms: int | None, offset_ms: int) -> dict[str, JSON]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from edge_agent.stream.builder import Plan
 from edge_agent.stream.engine import Engine
-from edge_agent.stream.errors import StreamError
+from edge_agent.stream.errors import StreamError, shown
 from edge_agent.stream.functions import name_of
 from protocol.plan import PlanError
 
@@ -107,10 +107,14 @@ class Feeder:
             items = inputs.get(name, step.items)
             if items is None:
                 raise PlanError("has no items: give them in the plan or when it runs", name)
-            try:
-                ready[name] = iter(items() if callable(items) else items)
-            except Exception as error:
-                raise StreamError(name, name_of(items), None, None, error) from error
+            if callable(items):
+                try:
+                    items = items()
+                except Exception as error:
+                    raise StreamError(name, name_of(items), None, None, error) from error
+            if not isinstance(items, Iterable):
+                raise PlanError(f"its items are not iterable: {shown(items)}", name)
+            ready[name] = items
         for name, each in ready.items():
             if sources[name].live:
                 self._live[name] = _LiveReader(name, each, self._arrival)

@@ -272,6 +272,11 @@ class LengthJoin(Join):
         else:
             mine.tuples.append(t)
 
+    def moved(self, now: int) -> None:
+        if now == END_OF_TIME:
+            self._sides = ({}, {})
+            self._oldest = OldestHeld()
+
     def kept_since(self, now: int) -> int:
         return min(now, self._oldest.ts())
 

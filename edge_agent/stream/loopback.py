@@ -23,22 +23,25 @@ class Loopback:
     def __init__(self, plans: Mapping[str, Plan], *, emit: Callable[[Record], None] | None = None) -> None:
         documents = {agent: plan.document() for agent, plan in plans.items()}
         fleet_delays(documents)  # refuses agents that send to each other in a circle
-        self._receivers: dict[tuple[str, str], list[str]] = {}
-        expected = {
+        self._receivers = {
+            (agent, node.name): cast("list[str]", node.parameters["to"])
+            for agent, document in documents.items()
+            for node in document.nodes
+            if node.operator == "send"
+        }
+        received = {
             (cast(str, node.parameters["sender"]), cast(str, node.parameters["stream"]), agent): node.name
             for agent, document in documents.items()
             for node in document.nodes
             if node.operator == "receive"
         }
-        for agent, document in documents.items():
-            for node in document.nodes:
-                if node.operator == "send":
-                    for receiver in cast("list[str]", node.parameters["to"]):
-                        if expected.pop((agent, node.name, receiver), None) is None:
-                            raise PlanError(f"agent {receiver!r} does not receive what {agent!r} sends it", node.name)
-                        self._receivers.setdefault((agent, node.name), []).append(receiver)
-        for (sender, stream, agent), name in expected.items():
-            raise PlanError(f"agent {sender!r} does not send {stream!r} to {agent!r}", name)
+        for (sender, stream, agent), name in received.items():
+            if agent not in self._receivers.get((sender, stream), []):
+                raise PlanError(f"agent {sender!r} does not send {stream!r} to {agent!r}", name)
+        for (agent, stream), receivers in self._receivers.items():
+            for receiver in receivers:
+                if (agent, stream, receiver) not in received:
+                    raise PlanError(f"agent {receiver!r} does not receive what {agent!r} sends it", stream)
         self._plans = plans
         self.results = {agent: Results() for agent in plans}
         self._engines = {

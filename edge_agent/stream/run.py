@@ -9,6 +9,7 @@ from edge_agent.stream.builder import Plan
 from edge_agent.stream.engine import Counts, Engine
 from edge_agent.stream.feeder import Feeder
 from protocol.ids import TupleId
+from protocol.plan import PlanError
 from protocol.records import Delivery, Late, Progress, Record, Skipped, SourcePayload
 
 
@@ -57,6 +58,9 @@ def run(
 
     With `emit` the records go there as they come about, and the results hold the counters only.
     """
+    for node in plan.document().nodes:
+        if node.operator in ("send", "receive"):
+            raise PlanError("joins the plan to other agents: run it together with theirs", node.name)
     results = Results()
     engine = Engine(plan, emit or results.note, agent=agent, epoch=epoch)
     feeder = Feeder(plan, engine, inputs or {})

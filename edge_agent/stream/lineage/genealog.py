@@ -89,6 +89,7 @@ class Genealog(Lineage):
 
     def origins(self, root: StreamTuple) -> list[Origin]:
         found: dict[Origin, None] = {}
+        root = _original(root)
         seen = {id(root)}
         queue = [root]
         for t in queue:
@@ -100,17 +101,16 @@ class Genealog(Lineage):
                 parents = _chained(meta)
             else:
                 parents = [u for u in (meta.u1, meta.u2) if u is not None]
-            for parent in parents:
+            for copy in parents:
+                parent = _original(copy)
                 if id(parent) not in seen:
                     seen.add(id(parent))
                     queue.append(parent)
         return oldest_first(list(found))
 
     def origin(self, t: StreamTuple) -> Origin | None:
+        t = _original(t)
         meta: Meta = t[2]
-        while meta.type == MULTIPLEX and meta.u1 is not None:
-            t = meta.u1
-            meta = t[2]
         return _identified(t, meta) if meta.type <= REMOTE else None
 
 
@@ -133,6 +133,13 @@ def _chained(meta: Meta) -> list[StreamTuple]:
             break
         t = t[2].next
     return tuples
+
+
+def _original(t: StreamTuple) -> StreamTuple:
+    """What a Multiplex copied, or the tuple itself."""
+    while t[2].type == MULTIPLEX:
+        t = t[2].u1
+    return t
 
 
 def _identified(t: StreamTuple, meta: Meta) -> Origin:
