@@ -481,8 +481,10 @@ class LengthWindows(Aggregate):
         window = self._windows.get(key)
         if window is None:
             window = self._windows[key] = LengthWindow(self._new_window())
+            window.enter(t, self._count, states)
             self._oldest.watch(window)
-        window.enter(t, self._count, states)
+        else:
+            window.enter(t, self._count, states)
         self._result_of(t[0], key, window.window)
         if len(window.window.panes) == self._count:
             window.leave()  # the next result is without it

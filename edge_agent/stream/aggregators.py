@@ -170,7 +170,7 @@ class Collect(Aggregator):
     """All values as a list, in event-time order."""
 
     def fold(self, values: list[Any]) -> Any:
-        return self.read(values)
+        return list(self.read(values))
 
     def merge(self, earlier: Any, later: Any) -> Any:
         return earlier + later

@@ -11,7 +11,6 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from edge_agent.stream.errors import StreamError
 from edge_agent.stream.lineage.base import Lineage, StreamTuple
 from edge_agent.stream.merge import cut, ts_of
 from edge_agent.stream.operator import Faults, Operator
@@ -74,8 +73,6 @@ class Source(Operator):
 
     def take(self, items: list[Any]) -> None:
         """The next items, in the order in which they came."""
-        if self.watermark == END_OF_TIME:
-            raise StreamError(self.name, "feed", None, items, ValueError("the source has ended"))
         self.taken += len(items)
         born: list[StreamTuple] = []
         late: list[Late] = []
