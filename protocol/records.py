@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 from protocol.ids import StreamId, TupleId
 
@@ -20,31 +20,78 @@ class OriginKind(Enum):
     REMOTE = "remote"
 
 
-class Origin(NamedTuple):
+# Origins and deliveries are made by the thousand on small boards: plain classes, ids put together on demand.
+
+
+class Origin:
     """A tuple that contributed to a delivery."""
 
-    kind: OriginKind
-    id: TupleId
-    ts: int
+    __slots__ = ("kind", "seq", "stream", "ts")
+
+    def __init__(self, kind: OriginKind, stream: StreamId, seq: int, ts: int) -> None:
+        self.kind = kind
+        self.stream = stream
+        self.seq = seq
+        self.ts = ts
+
+    @property
+    def id(self) -> TupleId:
+        return TupleId(self.stream, self.seq)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Origin) and (self.kind, self.stream, self.seq, self.ts) == (
+            other.kind,
+            other.stream,
+            other.seq,
+            other.ts,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.stream, self.seq))
+
+    def __repr__(self) -> str:
+        return f"<{self.kind.value} {self.id} ts={self.ts}>"
 
 
-@dataclass(frozen=True, slots=True)
-class SourcePayload:
-    """What a contributing source tuple said: told once, before the first delivery that names it."""
+class SourcePayload(Origin):
+    """A source tuple of this agent and what it said: told once, before the first delivery that names it."""
 
-    id: TupleId
-    ts: int
-    payload: Any
+    __slots__ = ("payload",)
+
+    def __init__(self, stream: StreamId, seq: int, ts: int, payload: Any) -> None:
+        super().__init__(OriginKind.SOURCE, stream, seq, ts)
+        self.payload = payload
 
 
-@dataclass(frozen=True, slots=True)
 class Delivery:
     """A tuple that reached a Sink or a Send, and the tuples it came from, oldest first."""
 
-    id: TupleId
-    ts: int
-    payload: Any
-    origins: tuple[Origin, ...]
+    __slots__ = ("origins", "payload", "seq", "stream", "ts")
+
+    def __init__(self, stream: StreamId, seq: int, ts: int, payload: Any, origins: tuple[Origin, ...]) -> None:
+        self.stream = stream
+        self.seq = seq
+        self.ts = ts
+        self.payload = payload
+        self.origins = origins
+
+    @property
+    def id(self) -> TupleId:
+        return TupleId(self.stream, self.seq)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Delivery) and (self.id, self.ts, self.payload, self.origins) == (
+            other.id,
+            other.ts,
+            other.payload,
+            other.origins,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.stream, self.seq))
+
+    def __repr__(self) -> str:
+        return f"<delivery {self.id} ts={self.ts} payload={self.payload!r} origins={list(self.origins)}>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,7 +220,17 @@ class Stream(Generic[T]):
         """Refused: joins need keys."""
         raise PlanError("a join needs keys: call key_by on both streams first", self.name)
 
-    join_window = join_recent = join_length = join_band
+    def join_window(self, *args: Any, **kwargs: Any) -> Stream[Any]:
+        """Refused: joins need keys."""
+        return self.join_band()
+
+    def join_recent(self, *args: Any, **kwargs: Any) -> Stream[Any]:
+        """Refused: joins need keys."""
+        return self.join_band()
+
+    def join_length(self, *args: Any, **kwargs: Any) -> Stream[Any]:
+        """Refused: joins need keys."""
+        return self.join_band()
 
     def sink(self, name: str, function: Callable[[T], Any] | None = None) -> None:
         """Where results leave the plan; the function is called with each of them."""

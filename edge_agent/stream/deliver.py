@@ -8,7 +8,7 @@ from typing import Any
 
 from edge_agent.stream.lineage.base import Lineage, StreamTuple
 from edge_agent.stream.operator import Faults, Operator
-from protocol.ids import StreamId, TupleId
+from protocol.ids import StreamId
 from protocol.records import BEGINNING, Delivery, Origin, OriginKind, Progress, Record
 
 # What crosses to another agent: tuples as (ts, value, origin), then a promise (watermark, hold).
@@ -54,7 +54,7 @@ class Sink(Operator):
     def unfold(self, t: StreamTuple) -> Delivery:
         """Tell the tuple and its origins."""
         origins = self._lineage.origins(t)
-        delivery = Delivery(TupleId(self.stream, self.given), t[0], t[1], tuple(origins))
+        delivery = Delivery(self.stream, self.given, t[0], t[1], tuple(origins))
         self.given += 1
         self._emit(delivery)
         return delivery
@@ -83,7 +83,9 @@ class Send(Sink):
             delivery = self.unfold(t)
             origin = self._lineage.origin(t)
             if origin is None or origin.kind is not OriginKind.SOURCE:
-                origin = Origin(OriginKind.REMOTE, delivery.id, delivery.ts)
+                origin = Origin(OriginKind.REMOTE, self.stream, delivery.seq, t[0])
+            else:
+                origin = Origin(OriginKind.SOURCE, origin.stream, origin.seq, origin.ts)  # without its payload
             self._leaving.append((t[0], t[1], origin))
 
     def advance(self, port: int, watermark: int, hold: int) -> None:

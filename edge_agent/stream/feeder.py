@@ -52,8 +52,8 @@ class _LiveReader:
         self._finished = False
         self.ended = False
         self.error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name=f"source {name}", daemon=True)
-        self._thread.start()
+        self._reading = threading.Thread(target=self._run, name=f"source {name}", daemon=True)
+        self._reading.start()
 
     @property
     def ready(self) -> bool:

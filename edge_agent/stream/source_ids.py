@@ -7,8 +7,8 @@ import heapq
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from protocol.ids import StreamId, TupleId
-from protocol.records import Origin, OriginKind, Record, SourcePayload
+from protocol.ids import StreamId
+from protocol.records import Origin, Record, SourcePayload
 
 
 class SourceIds:
@@ -30,7 +30,7 @@ class SourceIds:
     def __len__(self) -> int:
         return len(self._known)
 
-    def origin(self, t: tuple[Any, Any, Any]) -> Origin:
+    def origin(self, t: tuple[Any, ...]) -> Origin:
         """The tuple's origin: a new one if this is the first time that it leaves."""
         key = (t[0], frozen(t[1])) if self._by_attributes else id(t)
         known = self._known.get(key)
@@ -38,10 +38,10 @@ class SourceIds:
             return known[1]
         origin = self._give(t)
         self._known[key] = (t, origin)
-        heapq.heappush(self._oldest, (t[0], origin.id.seq, key))
+        heapq.heappush(self._oldest, (t[0], origin.seq, key))
         return origin
 
-    def new_origin(self, t: tuple[Any, Any, Any]) -> Origin:
+    def new_origin(self, t: tuple[Any, ...]) -> Origin:
         """The origin of a tuple that has none and will remember this one itself."""
         return self.origin(t) if self._by_attributes else self._give(t)
 
@@ -51,11 +51,11 @@ class SourceIds:
         while oldest and oldest[0][0] < before:
             del self._known[heapq.heappop(oldest)[2]]
 
-    def _give(self, t: tuple[Any, Any, Any]) -> Origin:
-        origin = Origin(OriginKind.SOURCE, TupleId(self.stream, self._next), t[0])
+    def _give(self, t: tuple[Any, ...]) -> SourcePayload:
+        source = SourcePayload(self.stream, self._next, t[0], t[1])
         self._next += 1
-        self._emit(SourcePayload(origin.id, t[0], t[1]))
-        return origin
+        self._emit(source)
+        return source
 
 
 def frozen(value: Any) -> Any:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from protocol.records import Origin
 
-# (ts, value, lineage)
-StreamTuple = tuple[Any, Any, Any]
+# (ts, value, lineage). Of any length to the type checker, because a compiled build copies tuples of known
+# length and a tuple is its identity.
+StreamTuple = tuple[Any, ...]
 
 
 class WindowLog:
@@ -72,9 +74,9 @@ class Lineage:
 
 def oldest_first(origins: list[Origin]) -> list[Origin]:
     """By time; at equal times in the order of the windows they were met in."""
-    origins.sort(key=_ts_of)
+    if len(origins) > 1:
+        origins.sort(key=_ts_of)
     return origins
 
 
-def _ts_of(origin: Origin) -> int:
-    return origin.ts
+_ts_of = attrgetter("ts")

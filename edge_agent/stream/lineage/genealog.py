@@ -11,6 +11,7 @@ from typing import Any
 
 from edge_agent.stream.lineage.base import Lineage, StreamTuple, WindowLog, oldest_first
 from edge_agent.stream.source_ids import SourceIds
+from protocol.ids import TupleId
 from protocol.records import Origin, OriginKind
 
 SOURCE = 0
@@ -88,25 +89,20 @@ class Genealog(Lineage):
         return ChainLog()
 
     def origins(self, root: StreamTuple) -> list[Origin]:
-        found: dict[Origin, None] = {}
-        root = _original(root)
-        seen = {id(root)}
-        queue = [root]
-        for t in queue:
-            meta: Meta = t[2]
-            if meta.type <= REMOTE:
-                found[_identified(t, meta)] = None
-                continue
-            if meta.type == AGGREGATE:
-                parents = _chained(meta)
-            else:
-                parents = [u for u in (meta.u1, meta.u2) if u is not None]
-            for copy in parents:
-                parent = _original(copy)
-                if id(parent) not in seen:
-                    seen.add(id(parent))
-                    queue.append(parent)
-        return oldest_first(list(found))
+        found: dict[TupleId, Origin] = {}
+        seen: set[int] = set()
+        queue: list[list[StreamTuple]] = [[root]]
+        for inputs in queue:
+            for copy in inputs:
+                t = _original(copy)
+                meta: Meta = t[2]
+                if meta.type <= REMOTE:
+                    origin = _identified(t, meta)
+                    found[origin.id] = origin
+                elif id(t) not in seen:
+                    seen.add(id(t))
+                    queue.append(_inputs(meta))
+        return oldest_first(list(found.values()))
 
     def origin(self, t: StreamTuple) -> Origin | None:
         t = _original(t)
@@ -123,8 +119,10 @@ def chain(tuples: list[StreamTuple]) -> None:
         previous = t[2]
 
 
-def _chained(meta: Meta) -> list[StreamTuple]:
-    """The window of an Aggregate's result: from U2 along N up to and including U1."""
+def _inputs(meta: Meta) -> list[StreamTuple]:
+    """Where the pointers lead: of an Aggregate from U2 along N up to and including U1, else to U1 and U2."""
+    if meta.type != AGGREGATE:
+        return [u for u in (meta.u1, meta.u2) if u is not None]
     tuples: list[StreamTuple] = []
     t = meta.u2
     while t is not None:

@@ -2,15 +2,16 @@
 
 The third field of a tuple is
 
-    its source's `SourceIds`    a source tuple (one object shared by all of them)
-    an `Origin`                 a tuple received from another agent
-    a tuple                     Map: the input
-    a list of tuples            Join: the pair, newer first; tumbling Aggregate: the window itself
-    a `Segment`                 sliding windows: where the window lies in its key's log
+    its source's `SourceIds`             a source tuple (one object shared by all of them)
+    an `Origin`                          a tuple received from another agent
+    a tuple of three: (ts, value, ...)   Map: the input
+    a list of tuples                     Join: the pair, newer first; tumbling Aggregate: the window itself
+    a tuple of four: a segment           sliding windows: where the window lies in its key's log
 
-A log is cut into chunks that span at least one window, so every window lies within two of them
-and a Segment has a fixed size whatever the window holds. Nothing points from an older tuple to a
-newer one, so a held result keeps its own key's two chunks alive and no more.
+A log is cut into chunks that span at least one window, so every window lies within two of them: the
+segment (older, start, newer, stop) stands for `(older + newer)[start : len(older) + stop]` and has a
+fixed size whatever the window holds. Nothing points from an older tuple to a newer one, so a result
+keeps its own key's two chunks alive and no more.
 """
 
 from __future__ import annotations
@@ -19,26 +20,8 @@ from typing import Any
 
 from edge_agent.stream.lineage.base import Lineage, StreamTuple, WindowLog, oldest_first
 from edge_agent.stream.source_ids import SourceIds
+from protocol.ids import TupleId
 from protocol.records import Origin
-
-
-class Segment:
-    """The tuples `older[start:]` and `newer[:stop]` of two append-only chunks."""
-
-    __slots__ = ("newer", "older", "start", "stop")
-
-    def __init__(self, older: list[StreamTuple], start: int, newer: list[StreamTuple], stop: int) -> None:
-        self.older = older
-        self.start = start
-        self.newer = newer
-        self.stop = stop
-
-    def tuples(self) -> list[StreamTuple]:
-        """The window's tuples, oldest first."""
-        behind = self.start - len(self.older)
-        if behind >= 0:
-            return self.newer[behind : self.stop]
-        return self.older[self.start :] + self.newer[: self.stop]
 
 
 class SegmentLog(WindowLog):
@@ -63,7 +46,7 @@ class SegmentLog(WindowLog):
         self.newer = []
 
     def lineage(self) -> Any:
-        return Segment(self.older, self.start, self.newer, len(self.newer))
+        return (self.older, self.start, self.newer, len(self.newer))
 
 
 class Segments(Lineage):
@@ -85,31 +68,37 @@ class Segments(Lineage):
         return SegmentLog()
 
     def origins(self, root: StreamTuple) -> list[Origin]:
-        found: dict[Origin, None] = {}
-        seen = {id(root)}
-        queue = [root]
-        for t in queue:
-            up = t[2]
-            if isinstance(up, SourceIds):
-                found[up.origin(t)] = None
-                continue
-            if isinstance(up, Origin):
-                found[up] = None
-                continue
-            if isinstance(up, list):
-                parents = up
-            elif isinstance(up, Segment):
-                parents = up.tuples()
-            else:
-                parents = [up]
-            for parent in parents:
-                if id(parent) not in seen:
-                    seen.add(id(parent))
-                    queue.append(parent)
-        return oldest_first(list(found))
+        found: dict[TupleId, Origin] = {}
+        seen: set[int] = set()
+        # Inputs still to look at: the root first, then those of each derived tuple that is met.
+        queue: list[list[StreamTuple]] = [[root]]
+        for inputs in queue:
+            for t in inputs:
+                up = t[2]
+                if isinstance(up, SourceIds):
+                    origin: Origin = up.origin(t)
+                    found[origin.id] = origin
+                elif isinstance(up, Origin):
+                    found[up.id] = up
+                elif id(t) not in seen:
+                    seen.add(id(t))
+                    queue.append(_inputs(up))
+        return oldest_first(list(found.values()))
 
     def origin(self, t: StreamTuple) -> Origin | None:
         up = t[2]
         if isinstance(up, SourceIds):
             return up.origin(t)
         return up if isinstance(up, Origin) else None
+
+
+def _inputs(up: Any) -> list[StreamTuple]:
+    """The tuples that a derived tuple refers to."""
+    if isinstance(up, list):
+        return up
+    if len(up) == 3:
+        return [up]
+    older, start, newer, stop = up
+    behind = start - len(older)
+    inputs: list[StreamTuple] = newer[behind:stop] if behind >= 0 else older[start:] + newer[:stop]
+    return inputs
