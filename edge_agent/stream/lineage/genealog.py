@@ -11,7 +11,6 @@ from typing import Any
 
 from edge_agent.stream.lineage.base import Lineage, StreamTuple, WindowLog, oldest_first
 from edge_agent.stream.source_ids import SourceIds
-from protocol.ids import TupleId
 from protocol.records import Origin, OriginKind
 
 SOURCE = 0
@@ -89,7 +88,7 @@ class Genealog(Lineage):
         return ChainLog()
 
     def origins(self, root: StreamTuple) -> list[Origin]:
-        found: dict[TupleId, Origin] = {}
+        found: dict[Any, Origin] = {}
         seen: set[int] = set()
         queue: list[list[StreamTuple]] = [[root]]
         for inputs in queue:
@@ -98,7 +97,7 @@ class Genealog(Lineage):
                 meta: Meta = t[2]
                 if meta.type <= REMOTE:
                     origin = _identified(t, meta)
-                    found[origin.id] = origin
+                    found[origin.stream, origin.seq] = origin
                 elif id(t) not in seen:
                     seen.add(id(t))
                     queue.append(_inputs(meta))

@@ -20,7 +20,6 @@ from typing import Any
 
 from edge_agent.stream.lineage.base import Lineage, StreamTuple, WindowLog, oldest_first
 from edge_agent.stream.source_ids import SourceIds
-from protocol.ids import TupleId
 from protocol.records import Origin
 
 
@@ -68,7 +67,7 @@ class Segments(Lineage):
         return SegmentLog()
 
     def origins(self, root: StreamTuple) -> list[Origin]:
-        found: dict[TupleId, Origin] = {}
+        found: dict[Any, Origin] = {}
         seen: set[int] = set()
         # Inputs still to look at: the root first, then those of each derived tuple that is met.
         queue: list[list[StreamTuple]] = [[root]]
@@ -77,9 +76,9 @@ class Segments(Lineage):
                 up = t[2]
                 if isinstance(up, SourceIds):
                     origin: Origin = up.origin(t)
-                    found[origin.id] = origin
+                    found[id(origin)] = origin
                 elif isinstance(up, Origin):
-                    found[up.id] = up
+                    found[up.stream, up.seq] = up
                 elif id(t) not in seen:
                     seen.add(id(t))
                     queue.append(_inputs(up))
