@@ -101,7 +101,7 @@ def phase_ms(vid: int) -> int:
     return vid % 30 * 1_000
 
 
-def stops(cars: int = 200, rounds: int = 60, seed: int = 1) -> list[Stop]:
+def stops(cars: int = 200, rounds: int = 60, seed: int = 1, standing: float = STANDING_SHARE) -> list[Stop]:
     """What `reports` of the same arguments plants.
 
     Stops of four reports and more raise alerts, alone or as the accident of two cars. Three kinds must not: halts of
@@ -114,7 +114,7 @@ def stops(cars: int = 200, rounds: int = 60, seed: int = 1) -> list[Stop]:
     planted: list[Stop] = []
     busy: set[tuple[int, int]] = set()
     spots: set[int] = set()
-    wanted = int(cars * rounds * STANDING_SHARE)
+    wanted = int(cars * rounds * standing)
     kind = 0
     while wanted > 0:
         first = rng.randrange(1, rounds - 16)
@@ -157,10 +157,15 @@ def _stop(vid: int, first_round: int, length: int, place: Place) -> Stop:
     return Stop(vid, first_round * ROUND_MS + phase_ms(vid), length, place)
 
 
-def reports(cars: int = 200, rounds: int = 60, seed: int = 1) -> Iterator[tuple[int, Report]]:
-    """The traffic, in time order. A car that stops is put at its planted place and drives on from there."""
+def reports(
+    cars: int = 200, rounds: int = 60, seed: int = 1, standing: float = STANDING_SHARE
+) -> Iterator[tuple[int, Report]]:
+    """The traffic, in time order; `standing` is the share of reports that come from planted stops.
+
+    A car that stops is put at its planted place and drives on from there.
+    """
     beginning: dict[int, list[Stop]] = {}
-    for stop in stops(cars, rounds, seed):
+    for stop in stops(cars, rounds, seed, standing):
         beginning.setdefault(stop.first_ms // ROUND_MS, []).append(stop)
     rng = random.Random(seed)
     order = sorted(range(cars), key=phase_ms)
@@ -169,17 +174,17 @@ def reports(cars: int = 200, rounds: int = 60, seed: int = 1) -> Iterator[tuple[
     lane = [rng.randrange(1, LANES + 1) for _ in range(cars)]
     direction = [rng.randrange(2) for _ in range(cars)]
     position = [rng.randrange(ROAD_FEET) for _ in range(cars)]
-    standing = [0] * cars  # reports still to come from where the car stands
+    still = [0] * cars  # reports still to come from where the car stands
     for index in range(rounds):
         for stop in beginning.get(index, []):
             vid = stop.vid
             xway[vid], lane[vid], direction[vid], _, position[vid] = stop.place
-            standing[vid] = stop.reports
+            still[vid] = stop.reports
         round_ms = index * ROUND_MS
         for vid in order:
             ts = round_ms + phase_ms(vid)
-            if standing[vid]:
-                standing[vid] -= 1
+            if still[vid]:
+                still[vid] -= 1
                 speed = 0
             else:
                 chance = rng.random()

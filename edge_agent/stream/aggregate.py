@@ -196,8 +196,9 @@ class TimeWindows(Aggregate):
         open_panes = self._open
         pane_end = self._pane_end
         for t in batch:
-            if t[0] >= pane_end:
-                self._move(t[0])
+            ts: int = t[0]
+            if ts >= pane_end:
+                self._move(ts)
                 pane_end = self._pane_end
             try:
                 open_panes[key(t[1])].append(t)

@@ -83,25 +83,29 @@ class Source(Operator):
         floor = max(self.watermark, MIN_TS)
         for item in items:
             try:
-                if ts_of_value is None:
-                    ts, value = item
-                elif isinstance(item, (Watermark, Idle)):
-                    raise TypeError("not a value")
+                pair: tuple[Any, ...]
+                if ts_of_value is not None:
+                    if isinstance(item, (Watermark, Idle)):
+                        raise TypeError("not a value")
+                    pair = (ts_of_value(item), item)
+                elif type(item) is tuple:
+                    pair = item
                 else:
-                    value = item
-                    ts = ts_of_value(item)
+                    pair = tuple(item)
+                ts, value = pair
                 if type(ts) is not int:
                     ts = _whole(ts)
-                if ts < floor:
-                    if ts < MIN_TS:
+                time: int = ts
+                if time < floor:
+                    if time < MIN_TS:
                         raise OverflowError(f"{ts} is before the beginning of time, {MIN_TS}")
                     late.append(Late(ids.stream, ts, value, floor))
                     continue
-                if ts > newest:
-                    if ts > MAX_TS:
+                if time > newest:
+                    if time > MAX_TS:
                         raise OverflowError(f"{ts} is behind the end of time, {MAX_TS}")
-                    newest = ts
-                    floor = ts - disorder_ms if ts - disorder_ms > floor else floor
+                    newest = time
+                    floor = time - disorder_ms if time - disorder_ms > floor else floor
                 born.append((ts, value, ids))
             except Exception as error:
                 if isinstance(item, Watermark):
