@@ -4,6 +4,7 @@ from edge_agent.stream.aggregators import Collect, Count, Distinct, First, Last,
 from edge_agent.stream.builder import KeyedStream, Plan, Stream, Windowed
 from edge_agent.stream.engine import Counts, Engine
 from edge_agent.stream.errors import StreamError
+from edge_agent.stream.feeder import Feeder
 from edge_agent.stream.loopback import Loopback
 from edge_agent.stream.run import Results, run
 from edge_agent.stream.sources import IDLE, Watermark
@@ -17,6 +18,7 @@ __all__ = [
     "Counts",
     "Distinct",
     "Engine",
+    "Feeder",
     "First",
     "KeyedStream",
     "Last",

@@ -99,11 +99,12 @@ class Plan:
     def steps(self) -> list[Step]:
         """All operators, each behind its inputs; a Multiplex stands where a stream has several consumers."""
         consumers = self._consumers()
-        branching = {
-            name: f"{name}-multiplex"
-            for name, step in self._steps.items()
-            if consumers[name] > 1 and step.node.operator != "multiplex"
-        }
+        branching: dict[str, str] = {}
+        for name, step in self._steps.items():
+            if consumers[name] > 1 and step.node.operator != "multiplex":
+                branching[name] = f"{name}-multiplex"
+                while branching[name] in self._steps:
+                    branching[name] += "-"
         steps: list[Step] = []
         for step in self._steps.values():
             inputs = tuple(branching.get(name, name) for name in step.node.inputs)

@@ -8,43 +8,52 @@ what has come by then is fed at once.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from edge_agent.stream.builder import Plan
+from edge_agent.stream.builder import Items, Plan
 from edge_agent.stream.engine import Engine
 from edge_agent.stream.errors import StreamError, shown
 from edge_agent.stream.functions import name_of
 from protocol.plan import PlanError
 
 LIST_SIZE = 1024
+READING_S = 0.01
 
 
 class _Reader:
     """One source's items; `error` is what ended them early."""
 
-    def __init__(self, items: Iterable[Any]) -> None:
-        self._items: Iterator[Any] = iter(items)
+    def __init__(self, items: Iterator[Any]) -> None:
+        self._items = items
+        self._size = 1
         self.ended = False
         self.error: Exception | None = None
 
     def read(self) -> list[Any]:
         """The next items; fewer than asked for means that they have ended."""
+        size = self._size
         taken: list[Any] = []
+        begun = time.monotonic()
         try:
-            # extend keeps what came before an exception
-            taken.extend(islice(self._items, LIST_SIZE))
+            taken.extend(islice(self._items, size))  # keeps what came before an exception
         except Exception as error:
             self.error = error
-        self.ended = len(taken) < LIST_SIZE
+        # Longer lists while they come quickly, so that a slow source need not fill one first.
+        if time.monotonic() - begun < READING_S:
+            self._size = min(2 * size, LIST_SIZE)
+        else:
+            self._size = max(size // 2, 1)
+        self.ended = len(taken) < size
         return taken
 
 
 class _LiveReader:
     """The same, read by a thread; it waits when nobody takes what it has read."""
 
-    def __init__(self, name: str, items: Iterable[Any], arrival: threading.Condition) -> None:
+    def __init__(self, name: str, items: Iterator[Any], arrival: threading.Condition) -> None:
         self._items = items
         self._read: list[Any] = []
         self._arrival = arrival
@@ -90,10 +99,24 @@ class _LiveReader:
                 self._arrival.notify_all()
 
 
+def _opened(name: str, given: Items) -> Iterator[Any]:
+    """Begin to read a source's items."""
+    items: Any = given
+    try:
+        if callable(given):
+            items = given()
+        if isinstance(items, Iterable):
+            return iter(items)
+    except Exception as error:
+        raise StreamError(name, name_of(given), None, None, error) from error
+    raise PlanError(f"its items are not iterable: {shown(items)}", name)
+
+
 class Feeder:
     """All sources of one engine."""
 
-    def __init__(self, plan: Plan, engine: Engine, inputs: Mapping[str, Iterable[Any]]) -> None:
+    def __init__(self, plan: Plan, engine: Engine, inputs: Mapping[str, Iterable[Any]] | None = None) -> None:
+        inputs = inputs or {}
         self._engine = engine
         self._arrival = threading.Condition()
         self._readers: dict[str, _Reader] = {}
@@ -102,19 +125,12 @@ class Feeder:
         for name in inputs:
             if name not in sources:
                 raise PlanError(f"plan {plan.name!r} has no source {name!r}")
-        ready: dict[str, Iterable[Any]] = {}
+        ready: dict[str, Iterator[Any]] = {}
         for name, step in sources.items():
             items = inputs.get(name, step.items)
             if items is None:
                 raise PlanError("has no items: give them in the plan or when it runs", name)
-            if callable(items):
-                try:
-                    items = items()
-                except Exception as error:
-                    raise StreamError(name, name_of(items), None, None, error) from error
-            if not isinstance(items, Iterable):
-                raise PlanError(f"its items are not iterable: {shown(items)}", name)
-            ready[name] = items
+            ready[name] = _opened(name, items)
         for name, each in ready.items():
             if sources[name].live:
                 self._live[name] = _LiveReader(name, each, self._arrival)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 
@@ -33,6 +34,8 @@ def check_key(key: Any) -> None:
 
 def name_of(function: Any) -> str:
     """`module:qualname` of a function or class; anything else as it shows itself."""
+    if isinstance(function, partial):
+        return f"partial({name_of(function.func)})"
     module = getattr(function, "__module__", None)
     qualname = getattr(function, "__qualname__", None)
     if qualname is None:

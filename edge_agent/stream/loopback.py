@@ -55,7 +55,7 @@ class Loopback:
         for agent in given:
             if agent not in self._plans:
                 raise PlanError(f"there is no agent {agent!r}")
-        feeders = [Feeder(plan, self._engines[agent], given.get(agent, {})) for agent, plan in self._plans.items()]
+        feeders = [Feeder(plan, self._engines[agent], given.get(agent)) for agent, plan in self._plans.items()]
         try:
             running = list(feeders)
             while running:

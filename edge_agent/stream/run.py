@@ -63,7 +63,7 @@ def run(
             raise PlanError("joins the plan to other agents: run it together with theirs", node.name)
     results = Results()
     engine = Engine(plan, emit or results.note, agent=agent, epoch=epoch)
-    feeder = Feeder(plan, engine, inputs or {})
+    feeder = Feeder(plan, engine, inputs)
     try:
         while feeder.feed():
             pass

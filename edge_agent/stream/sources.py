@@ -73,7 +73,7 @@ class Source(Operator):
 
     def take(self, items: list[Any]) -> None:
         """The next items, in the order in which they came."""
-        self.taken += len(items)
+        controls = 0
         born: list[StreamTuple] = []
         late: list[Late] = []
         ids = self.ids
@@ -108,10 +108,13 @@ class Source(Operator):
                     floor = time - disorder_ms if time - disorder_ms > floor else floor
                 born.append((ts, value, ids))
             except Exception as error:
-                if isinstance(item, Watermark):
-                    floor = max(floor, item.ts)
-                elif not isinstance(item, Idle):
+                if isinstance(item, (Watermark, Idle)):
+                    controls += 1
+                    if isinstance(item, Watermark):
+                        floor = max(floor, item.ts)
+                else:
                     self.faults.failed("timestamp" if ts_of_value is None else ts_of_value, None, item, error)
+        self.taken += len(items) - controls
         self._newest = newest
         self.idle = bool(items) and items[-1] is IDLE
         self.late += len(late)

@@ -1,0 +1,292 @@
+"""The `threadline-agent` command: look at the plan of an app file, or run it in this process.
+
+Commands import what they need when they run, so that `--help` is quick on a small board.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from edge_agent.stream import Plan
+
+_EPILOG = """\
+An app file is a Python file with a function build() that returns a Plan:
+
+    from edge_agent.stream import Count, Plan, minutes
+
+    def build():
+        plan = Plan("busy-doors")
+        plan.source("doors", read_doors).key_by("door").window(minutes(5)).aggregate(Count()).sink("counts")
+        return plan
+
+exit code: 0 done, 1 failed while running, 2 could not be started, 130 or 143 stopped by SIGINT or SIGTERM
+"""
+_SUFFIXES = {".dot": "dot", ".gv": "dot", ".svg": "svg", ".json": "json"}
+
+
+class _Refused(Exception):
+    """Something the user has to change first."""
+
+
+class _Stop(BaseException):
+    """Ends a run from within; no handler of user code's exceptions may stop it."""
+
+
+class _Signalled(_Stop):
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class _OutputClosed(_Stop):
+    """Nobody reads what is printed."""
+
+
+class _OutputFailed(_Stop):
+    """What is printed cannot be written, on a full disk for example."""
+
+
+class Signals:
+    """SIGINT and SIGTERM as an exception in the main thread, but never in the middle of a printed block."""
+
+    def __init__(self) -> None:
+        self._printing = False
+        self._received: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Signals:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        again, self._received = self._received is not None, number
+        if again or not self._printing:
+            raise _Signalled(number)
+
+    def print(self, text: str, out: TextIO) -> None:
+        """Write all of the text; a signal waits for that, a second one does not.
+
+        Unbuffered output (PYTHONUNBUFFERED) takes only a part of it when a signal comes in between.
+        """
+        rest = memoryview(text.encode(out.encoding, "backslashreplace"))
+        self._printing = True
+        try:
+            while rest:
+                rest = rest[out.buffer.write(rest) :]
+            out.flush()
+        except _Signalled:
+            _abandon(out)
+            raise
+        except BrokenPipeError:
+            _abandon(out)
+            raise _OutputClosed from None
+        except OSError as error:
+            _abandon(out)
+            raise _OutputFailed(error.strerror) from error
+        finally:
+            self._printing = False
+        if self._received is not None:
+            raise _Signalled(self._received)
+
+
+def _abandon(out: TextIO) -> None:
+    """What is still buffered has nowhere to go, and Python would wait or complain at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+
+
+def _build(path: str) -> Plan:
+    from edge_agent.app_file import load
+
+    return load(path).build()
+
+
+def _plan(arguments: argparse.Namespace, signals: Signals) -> int:
+    from pathlib import Path
+
+    from protocol.plan_picture import to_dot, to_svg, to_text
+
+    output = Path(arguments.output) if arguments.output else None
+    form = arguments.format or (_SUFFIXES.get(output.suffix.lower()) if output else None) or "text"
+    document = _build(arguments.app).document()
+    match form:
+        case "dot":
+            text = to_dot(document)
+        case "svg":
+            text = to_svg(document)
+        case "json":
+            text = document.to_json() + "\n"
+        case _:
+            text = to_text(document)
+    if output is None:
+        signals.print(text, sys.stdout)
+        return 0
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise _Refused(f"{output} cannot be written: {error.strerror}") from error
+    return 0
+
+
+def _run(arguments: argparse.Namespace, signals: Signals) -> int:
+    from edge_agent.report import LimitReached, Printer, printable
+    from edge_agent.stream import Engine, Feeder, StreamError
+    from protocol.plan import DELIVERING, ORIGINS, delivering_name
+
+    plan = _build(arguments.app)
+    if arguments.provenance:
+        plan.provenance = arguments.provenance
+    document = plan.document()
+    for node in document.nodes:
+        if node.operator in ("receive", "send"):
+            raise _Refused(
+                f"{arguments.app}: operator {node.name!r} is a {node.operator}, and there is no other agent here"
+            )
+    known = [delivering_name(node) for node in document.nodes if node.operator in DELIVERING]
+    for sink in arguments.sink:
+        if sink not in known:
+            raise _Refused(f"{arguments.app}: the plan has no sink {sink!r}, only {', '.join(known)}")
+    sources = [node.name for node in document.nodes if node.operator in ORIGINS]
+    printer = Printer(
+        lambda text: signals.print(text, sys.stdout),
+        provenance=plan.provenance != "none",
+        as_json=arguments.format == "json",
+        sinks=frozenset(arguments.sink),
+        limit=arguments.limit,
+    )
+    engine = Engine(plan, printer)
+
+    def summary() -> str:
+        metrics = engine.metrics
+        return printer.summary(sum(metrics[name].taken for name in sources))
+
+    feeder: Feeder | None = None
+    try:
+        feeder = Feeder(plan, engine)
+        while feeder.feed():
+            pass
+    except LimitReached:
+        _say(f"stopped after {printer.shown} deliver{'y' if printer.shown == 1 else 'ies'}: {summary()}")
+    except _Signalled as stop:
+        _say(f"stopped by {signal.Signals(stop.number).name}: {summary()}")
+        raise
+    except StreamError as error:
+        _say(printable(str(error)), error=error if arguments.traceback else None)
+        _say(summary())
+        return 1
+    else:
+        _say(summary())
+    finally:
+        if feeder is not None:
+            feeder.stop()
+    return 0
+
+
+def _say(text: str, error: BaseException | None = None) -> None:
+    """To the user, apart from the output."""
+    import traceback
+
+    try:
+        if error is not None:
+            traceback.print_exception(error, file=sys.stderr)
+        for line in text.splitlines():
+            print(f"threadline-agent: {line}", file=sys.stderr)
+        sys.stderr.flush()
+    except BrokenPipeError:
+        pass
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="threadline-agent",
+        description="Stream queries with provenance, on the device: look at the plan of an app file, or run it.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    plan = commands.add_parser(
+        "plan",
+        help="show the plan of an app file",
+        description="Show the plan that build() of an app file declares: its operators, and for every source and sink "
+        "the largest sum of windows between them. Nothing is run.",
+    )
+    plan.add_argument(
+        "--format",
+        choices=("text", "dot", "svg", "json"),
+        help="what to show it as (default: what the name of the output file ends in, else text)",
+    )
+    plan.add_argument("--output", metavar="FILE", help="write to this file instead of the standard output")
+    plan.set_defaults(call=_plan)
+
+    run = commands.add_parser(
+        "run",
+        help="run the plan of an app file here",
+        description="Run the plan that build() of an app file declares, on the items of its own sources, in this "
+        "process. Every delivery is printed as it comes, with the source readings that caused it; counts go to the "
+        "standard error at the end.",
+    )
+    run.add_argument("--provenance", choices=("none", "genealog", "segments"), help="instead of what the plan says")
+    run.add_argument(
+        "--sink",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="print only what reaches this sink; may be repeated (default: all)",
+    )
+    run.add_argument("--limit", metavar="N", type=_positive, help="stop after N printed deliveries")
+    run.add_argument(
+        "--format",
+        choices=("text", "json"),
+        default="text",
+        help="a readable block per delivery, or a line of JSON (default: text)",
+    )
+    run.set_defaults(call=_run)
+
+    for command in (plan, run):
+        command.add_argument("app", metavar="APP.py", help="the app file")
+        command.add_argument("--traceback", action="store_true", help="show where an error of the app came from")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    from edge_agent.app_file import AppError
+    from edge_agent.report import printable
+    from protocol.plan import PlanError
+
+    arguments = _parser().parse_args(argv)
+    try:
+        with Signals() as signals:
+            code: int = arguments.call(arguments, signals)
+            return code
+    except _Signalled as stop:
+        return 128 + stop.number
+    except _OutputClosed:
+        return 128 + signal.SIGPIPE
+    except _OutputFailed as error:
+        _say(f"the output cannot be written: {error}")
+        return 1
+    except (AppError, PlanError, _Refused) as error:
+        _say(printable(str(error)), error=error.__cause__ if arguments.traceback else None)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

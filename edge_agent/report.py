@@ -1,0 +1,138 @@
+"""Deliveries for people and for programs: a block of text or a line of JSON, with the readings that caused each."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from protocol.records import Delivery, Late, Progress, Record, Skipped, SourcePayload
+
+
+class LimitReached(BaseException):
+    """As many deliveries as were asked for; no handler of user code's exceptions may stop it."""
+
+
+class Printer:
+    """Takes the records of a run: prints the deliveries with what caused them, counts the rest."""
+
+    def __init__(
+        self, write: Callable[[str], None], *, provenance: bool, as_json: bool, sinks: frozenset[str], limit: int | None
+    ) -> None:
+        self.delivered = self.shown = self.late = self.skipped = 0
+        self.first_skipped: Skipped | None = None
+        self._write = write
+        self._provenance = provenance
+        self._block = json_line if as_json else text_block
+        self._sinks = sinks
+        self._limit = limit
+
+    def __call__(self, record: Record) -> None:
+        match record:
+            case Delivery():
+                self._deliver(record)
+            case Late():
+                self.late += 1
+            case Skipped():
+                self.skipped += 1
+                self.first_skipped = self.first_skipped or record
+            case SourcePayload() | Progress():
+                pass
+
+    def _deliver(self, delivery: Delivery) -> None:
+        self.delivered += 1
+        if self._sinks and delivery.stream.name not in self._sinks:
+            return
+        self.shown += 1
+        self._write(self._block(delivery, self._provenance))
+        if self.shown == self._limit:
+            raise LimitReached
+
+    def summary(self, taken: int) -> str:
+        """One line of counts, and why the first tuple was skipped."""
+        shown = f" ({self.shown} shown)" if self.shown != self.delivered else ""
+        text = f"taken {taken}, delivered {self.delivered}{shown}, late {self.late}, skipped {self.skipped}"
+        if self.first_skipped is not None:
+            first = self.first_skipped
+            text += f"\nfirst skipped at operator {first.operator!r}: {first.function} on {_shown(first.payload)}: "
+            text += printable(first.error)
+        return text
+
+
+def text_block(delivery: Delivery, provenance: bool) -> str:
+    """For people: what was delivered, then one line per reading."""
+    lines = [f"{delivery.id}  {_when(delivery.ts)}", f"  {_shown(delivery.payload)}"]
+    if provenance:
+        count = len(delivery.origins)
+        lines.append(f"  from {count} reading{'s' * (count != 1)}:")
+    for origin in delivery.origins:
+        said = (
+            _shown(origin.payload) if isinstance(origin, SourcePayload) else f"({origin.kind.value} of another agent)"
+        )
+        lines.append(f"    {origin.id}  {_when(origin.ts)}  {said}")
+    return "\n".join([*lines, "", ""])
+
+
+def json_line(delivery: Delivery, provenance: bool) -> str:
+    """For programs: all of it in one line."""
+    line: dict[str, Any] = {
+        "sink": delivery.stream.name,
+        "id": str(delivery.id),
+        "ts": delivery.ts,
+        "payload": _plain(delivery.payload),
+    }
+    if provenance:
+        line["sources"] = []
+    for origin in delivery.origins:
+        entry: dict[str, Any] = {"id": str(origin.id), "kind": origin.kind.value, "ts": origin.ts}
+        if isinstance(origin, SourcePayload):
+            entry["payload"] = _plain(origin.payload)
+        line["sources"].append(entry)
+    return json.dumps(line, allow_nan=False) + "\n"
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """A payload as JSON has it; what JSON has no word for as its repr."""
+    if value is None or isinstance(value, (bool, str)) or type(value) is int:
+        return value
+    if type(value) is float and math.isfinite(value):
+        return value
+    if depth < 20:
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            names = [each.name for each in dataclasses.fields(value)]
+            return {name: _plain(getattr(value, name, None), depth + 1) for name in names}
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return {name: _plain(each, depth + 1) for name, each in zip(value._fields, value, strict=True)}
+        if isinstance(value, Mapping):
+            return {
+                key if isinstance(key, str) else _shown(key): _plain(each, depth + 1) for key, each in value.items()
+            }
+        if isinstance(value, (list, tuple)):
+            return [_plain(each, depth + 1) for each in value]
+    return _shown(value)
+
+
+def _shown(value: Any, most: int = 500) -> str:
+    """A payload in one line, whatever it is."""
+    try:
+        text = repr(value)
+    except Exception as error:
+        text = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
+    text = printable(text)
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
+
+
+def printable(text: str) -> str:
+    """Nothing that moves the cursor."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+
+
+def _when(ts: int) -> str:
+    """A timestamp; also as a date if it looks like one."""
+    if 946_684_800_000 <= ts < 4_102_444_800_000:
+        date = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ts)
+        return f"at {ts} ({date:%Y-%m-%d %H:%M:%S}.{ts % 1000:03} UTC)"
+    return f"at {ts}"
