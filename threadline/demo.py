@@ -1,7 +1,8 @@
 """`threadline demo`: what works so far, end to end on this machine, checked against what was sent.
 
-Three devices report through a link that loses every fifth datagram, the gateway is killed in the middle, a device
-sleeps and fetches a command when it wakes.
+A device finds accidents in a stream of position reports and says which reports showed them. Three devices report
+through a link that loses every fifth datagram, the gateway is killed in the middle, a device sleeps and fetches a
+command when it wakes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import paho.mqtt.client as paho
 import typer
 from paho.mqtt.enums import CallbackAPIVersion
 
+from edge_agent import stream
+from edge_agent.queries import linear_road, linear_road_accidents
 from edge_agent.transport import Client, Message
 from protocol.topics import state_topic
 from threadline.lab import EmbeddedBroker, GatewayService, mqtt_broker
@@ -78,6 +81,7 @@ class _Demo:
         self.failures += not holds
 
     def play(self) -> None:
+        self._trace()
         clients = [Client(self._link.url, client_id=name, window=WINDOW).start() for name in DEVICES]
         try:
             self._report(clients)
@@ -88,6 +92,25 @@ class _Demo:
         gone = [state_topic(name) for name in DEVICES]
         left = self._cloud.wait(lambda: all(self._cloud.states.get(topic) == "offline" for topic in gone))
         self.check(left, "the devices have left, and their state topics say offline")
+
+    def _trace(self) -> None:
+        reports = list(linear_road.reports())
+        typer.echo(f"\nA device looks for accidents in {len(reports)} position reports of cars (Linear Road).")
+        results = stream.run(linear_road_accidents.build(), {"reports": reports})
+        alerts = results.of("accidents")
+        self.check(bool(alerts), f"{len(alerts)} alerts, from {len(results.sources)} of the reports")
+        stands = {(stop.vid, stop.place) for stop in linear_road.stops()}  # as planted, not as computed
+        causes = [[cause.payload for cause in results.causes(alert)] for alert in alerts]
+        self.check(
+            all(len(each) == 8 for each in causes)
+            and all((said.vid, linear_road.place_of_report(said)) in stands for each in causes for said in each),
+            "each names 8 reports: four of each of two cars, all from the place where they stand",
+        )
+        first = alerts[0]
+        typer.echo(f"      {first.payload}\n      because of")
+        for cause in results.causes(first)[:3]:
+            typer.echo(f"        {cause.id} at {cause.ts} ms  car {cause.payload.vid}, speed {cause.payload.speed}")
+        typer.echo(f"        and {len(first.origins) - 3} more")
 
     def _report(self, clients: list[Client]) -> None:
         total = len(clients) * READINGS

@@ -39,11 +39,11 @@ class Results:
 
     def of(self, sink: str) -> list[Delivery]:
         """The deliveries of one sink or send."""
-        return [delivery for delivery in self.deliveries if delivery.id.stream.name == sink]
+        return [delivery for delivery in self.deliveries if delivery.stream.name == sink]
 
     def causes(self, delivery: Delivery) -> list[SourcePayload]:
         """The source tuples of this agent that the delivery came from, oldest first."""
-        return [self.sources[origin.id] for origin in delivery.origins if origin.id in self.sources]
+        return [origin for origin in delivery.origins if isinstance(origin, SourcePayload)]
 
 
 def run(
