@@ -20,7 +20,8 @@ class OriginKind(Enum):
     REMOTE = "remote"
 
 
-# Origins and deliveries are made by the thousand on small boards: plain classes, ids put together on demand.
+# Origins and deliveries are made by the thousand on small boards: plain classes, which compile well, with ids put
+# together on demand. A compiled class is pickled by what it was made of.
 
 
 class Origin:
@@ -52,6 +53,9 @@ class Origin:
     def __repr__(self) -> str:
         return f"<{self.kind.value} {self.id} ts={self.ts}>"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Origin, (self.kind, self.stream, self.seq, self.ts))
+
 
 class SourcePayload(Origin):
     """A source tuple of this agent and what it said: told once, before the first delivery that names it."""
@@ -59,8 +63,14 @@ class SourcePayload(Origin):
     __slots__ = ("payload",)
 
     def __init__(self, stream: StreamId, seq: int, ts: int, payload: Any) -> None:
-        super().__init__(OriginKind.SOURCE, stream, seq, ts)
+        self.kind = OriginKind.SOURCE
+        self.stream = stream
+        self.seq = seq
+        self.ts = ts
         self.payload = payload
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (SourcePayload, (self.stream, self.seq, self.ts, self.payload))
 
 
 class Delivery:
@@ -92,6 +102,9 @@ class Delivery:
 
     def __repr__(self) -> str:
         return f"<delivery {self.id} ts={self.ts} payload={self.payload!r} origins={list(self.origins)}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Delivery, (self.stream, self.seq, self.ts, self.payload, self.origins))
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,8 @@ class KeyWindow:
             if self.log is not None:
                 self.log.rotate()
         self.panes.append((start, len(tuples)))
-        for each, state in zip(self.sliders, states, strict=True):
-            each.push(state)
+        for place, each in enumerate(self.sliders):
+            each.push(states[place])
         if self.log is not None:
             self.log.extend(tuples)
 
@@ -139,11 +139,11 @@ class Aggregate(Operator):
     def _result_of(self, ts: int, key: Any, window: KeyWindow) -> None:
         """The result over one key's window as it is now."""
         results: list[Any] = []
-        for each, aggregator in zip(window.sliders, self._aggregators, strict=True):
+        for each in window.sliders:
             try:
                 results.append(each.value())
             except Exception as error:
-                self.faults.failed(aggregator, ts, key, error)
+                self.faults.failed(self._aggregators[len(results)], ts, key, error)
                 return
         log = window.log
         self._result(ts, key, results, None if log is None else log.lineage())
@@ -244,9 +244,9 @@ class TumblingWindows(TimeWindows):
             if not tuples:
                 continue
             results: list[Any] = []
-            for aggregator, state in zip(aggregators, states, strict=True):
+            for aggregator in aggregators:
                 try:
-                    results.append(aggregator.result(state))
+                    results.append(aggregator.result(states[len(results)]))
                 except Exception as error:
                     self.faults.failed(aggregator, self._pane_end, key, error)
                     break

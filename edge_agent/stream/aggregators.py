@@ -13,7 +13,6 @@ values at once instead of adding one at a time.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Callable
 from typing import Any
@@ -134,20 +133,20 @@ class Last(Aggregator):
 class Top(Aggregator):
     """The k largest values, the largest first; NaN is passed over."""
 
-    def __init__(self, k: int, by: By = None) -> None:
+    def __init__(self, k: Any, by: By = None) -> None:
         super().__init__(by)
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
             raise ValueError(f"Top: k must be a positive integer, not {k!r}")
-        self.k = k
+        self.k: int = k
 
     def __repr__(self) -> str:
         return f"Top({self.k})" if self._by is None else f"Top({self.k}, {name_of(self._by)})"
 
     def fold(self, values: list[Any]) -> Any:
-        return heapq.nlargest(self.k, _numbers(self.read(values)))
+        return sorted(_numbers(self.read(values)), reverse=True)[: self.k]
 
     def merge(self, earlier: Any, later: Any) -> Any:
-        return heapq.nlargest(self.k, earlier + later)
+        return sorted(earlier + later, reverse=True)[: self.k]
 
     def result(self, state: Any) -> Any:
         return list(state)

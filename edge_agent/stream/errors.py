@@ -13,6 +13,7 @@ class StreamError(Exception):
         self.function = function
         self.ts = ts
         self.payload = payload
+        self.__cause__ = error  # also where `raise ... from` is compiled away
         at = "" if ts is None else f" at ts {ts}"
         super().__init__(
             f"operator {operator!r}: {function} raised {type(error).__name__}: {error} on {shown(payload)}{at}"

@@ -168,5 +168,5 @@ class Feeder:
             self._engine.feed(name, items)
         if ended:
             if error is not None:
-                raise StreamError(name, "items", None, None, error) from error
+                raise StreamError(name, "items", None, None, error)
             self._engine.close(name)

@@ -29,7 +29,7 @@ class Faults:
     def failed(self, function: Any, ts: int | None, payload: Any, error: Exception) -> None:
         """Raise a StreamError that names all of this, or note it and return."""
         if not self.skip:
-            raise StreamError(self.operator, name_of(function), ts, payload, error) from error
+            raise StreamError(self.operator, name_of(function), ts, payload, error)
         self.skipped += 1
         self._emit(Skipped(self.operator, name_of(function), ts, payload, f"{type(error).__name__}: {error}"))
 

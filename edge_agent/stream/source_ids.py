@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import heapq
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,7 +25,7 @@ class SourceIds:
         # Key -> (tuple, origin). With `uid` the key is the tuple's identity, which is its own for
         # as long as the entry keeps the tuple alive.
         self._known: dict[Any, tuple[Any, Origin]] = {}
-        self._oldest: list[tuple[int, int, Any]] = []
+        self._in_turn: deque[tuple[int, Any]] = deque()
 
     def __len__(self) -> int:
         return len(self._known)
@@ -38,7 +38,7 @@ class SourceIds:
             return known[1]
         origin = self._give(t)
         self._known[key] = (t, origin)
-        heapq.heappush(self._oldest, (t[0], origin.seq, key))
+        self._in_turn.append((t[0], key))
         return origin
 
     def new_origin(self, t: tuple[Any, ...]) -> Origin:
@@ -46,10 +46,14 @@ class SourceIds:
         return self.origin(t) if self._by_attributes else self._give(t)
 
     def forget(self, before: int) -> None:
-        """No later result can come from tuples with ts < `before`."""
-        oldest = self._oldest
-        while oldest and oldest[0][0] < before:
-            del self._known[heapq.heappop(oldest)[2]]
+        """No later result can come from tuples with ts < `before`.
+
+        They are forgotten in the order in which they first left. That is nearly the order of time, so one may
+        stay a little longer behind another that is younger.
+        """
+        in_turn = self._in_turn
+        while in_turn and in_turn[0][0] < before:
+            del self._known[in_turn.popleft()[1]]
 
     def _give(self, t: tuple[Any, ...]) -> SourcePayload:
         source = SourcePayload(self.stream, self._next, t[0], t[1])

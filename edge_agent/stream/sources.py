@@ -26,8 +26,8 @@ class Watermark:
 
     __slots__ = ("ts",)
 
-    def __init__(self, ts: int) -> None:
-        self.ts = _whole(ts)
+    def __init__(self, ts: Any) -> None:
+        self.ts: int = _whole(ts)
 
     def __repr__(self) -> str:
         return f"Watermark({self.ts})"
@@ -73,47 +73,70 @@ class Source(Operator):
 
     def take(self, items: list[Any]) -> None:
         """The next items, in the order in which they came."""
+        if self._in_order and self._ts is None and self._take_usual(items):
+            return
+        self._take_any(items)
+
+    def _take_usual(self, items: list[tuple[Any, Any]]) -> bool:
+        """Take pairs whose times are ints and do not decrease; False, and nothing done, if there is any other."""
+        ids = self.ids
+        born: list[StreamTuple] = []
+        floor = max(self.watermark, MIN_TS)
+        try:
+            for ts, value in items:
+                if type(ts) is not int:
+                    return False
+                time: int = ts
+                if time < floor:
+                    return False
+                floor = time
+                born.append((ts, value, ids))
+        except (TypeError, ValueError):
+            return False
+        if floor > MAX_TS:
+            return False
+        self.taken += len(items)
+        self.idle = False
+        self._newest = floor
+        self.give(self._lineage.born(born))
+        self.advance_to(floor)
+        return True
+
+    def _take_any(self, items: list[Any]) -> None:
+        """Take items of all kinds: late, out of order, controls, and those that are no tuples at all."""
         controls = 0
         born: list[StreamTuple] = []
         late: list[Late] = []
         ids = self.ids
         ts_of_value = self._ts
-        disorder_ms = self._disorder_ms
         newest = self._newest
         floor = max(self.watermark, MIN_TS)
         for item in items:
+            if isinstance(item, (Watermark, Idle)):
+                controls += 1
+                if isinstance(item, Watermark):
+                    floor = max(floor, item.ts)
+                continue
             try:
-                pair: tuple[Any, ...]
-                if ts_of_value is not None:
-                    if isinstance(item, (Watermark, Idle)):
-                        raise TypeError("not a value")
-                    pair = (ts_of_value(item), item)
-                elif type(item) is tuple:
-                    pair = item
+                if ts_of_value is None:
+                    ts, value = item
                 else:
-                    pair = tuple(item)
-                ts, value = pair
+                    value = item
+                    ts = ts_of_value(item)
                 if type(ts) is not int:
                     ts = _whole(ts)
-                time: int = ts
-                if time < floor:
-                    if time < MIN_TS:
-                        raise OverflowError(f"{ts} is before the beginning of time, {MIN_TS}")
-                    late.append(Late(ids.stream, ts, value, floor))
-                    continue
-                if time > newest:
-                    if time > MAX_TS:
-                        raise OverflowError(f"{ts} is behind the end of time, {MAX_TS}")
-                    newest = time
-                    floor = time - disorder_ms if time - disorder_ms > floor else floor
-                born.append((ts, value, ids))
+                if not MIN_TS <= ts <= MAX_TS:
+                    raise OverflowError(f"{ts} is not between {MIN_TS} and {MAX_TS}")
             except Exception as error:
-                if isinstance(item, (Watermark, Idle)):
-                    controls += 1
-                    if isinstance(item, Watermark):
-                        floor = max(floor, item.ts)
-                else:
-                    self.faults.failed("timestamp" if ts_of_value is None else ts_of_value, None, item, error)
+                self.faults.failed("timestamp" if ts_of_value is None else ts_of_value, None, item, error)
+                continue
+            if ts < floor:
+                late.append(Late(ids.stream, ts, value, floor))
+                continue
+            if ts > newest:
+                newest = ts
+                floor = max(floor, ts - self._disorder_ms)
+            born.append((ts, value, ids))
         self.taken += len(items) - controls
         self._newest = newest
         self.idle = bool(items) and items[-1] is IDLE

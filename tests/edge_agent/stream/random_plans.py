@@ -242,9 +242,11 @@ _KEYS = st.sampled_from(sorted(oracle.KEYS))
 _COMBINES = st.sampled_from(sorted(oracle.COMBINES))
 _WHERES = st.none() | st.sampled_from(sorted(oracle.WHERES))
 _ANY_ORDER = sorted(oracle.AGGREGATORS.keys() - oracle.IN_ORDER)
-_KINDS = ("map", "flat_map", "filter", "union", "window", "recent", "length", "band", "pairs", "recents", "lengths")
+KINDS = ("map", "flat_map", "filter", "union", "window", "recent", "length", "band", "pairs", "recents", "lengths")
 _TOTAL = ("map", "flat_map", "union", "window", "recent", "length")
 """Operators that need not lose a tuple: each input is in an output."""
+KEEPING = ("length", "lengths", "length", "window", "recent", "union", "band", "pairs", "recents", "map")
+"""Length windows, and what may keep their results for a while."""
 
 
 @st.composite
@@ -258,7 +260,7 @@ def sources(draw: st.DrawFn, ids: Sequence[str] = ("uid", "attributes")) -> list
 
 
 @st.composite
-def queries(draw: st.DrawFn, *, operators: int = 5, replayable: bool = False) -> Query:
+def queries(draw: st.DrawFn, *, operators: int = 5, kinds: Sequence[str] = KINDS, replayable: bool = False) -> Query:
     """A query of up to `operators` operators between its sources and sinks, with branches, joins and nesting.
 
     What depends on the order at equal timestamps (length windows, `first`) only gets streams where that is laid down.
@@ -271,7 +273,7 @@ def queries(draw: st.DrawFn, *, operators: int = 5, replayable: bool = False) ->
         # What nobody takes yet is taken more often, so that operators come behind one another.
         streams = [node.name for node in reversed(nodes) for _ in range(1 if node.name in used else 3)]
         in_order = oracle.ordered(tuple(nodes))
-        name, kind = f"n{number}", draw(st.sampled_from(_KINDS))
+        name, kind = f"n{number}", draw(st.sampled_from(kinds))
         if replayable:
             if kind == "lengths":
                 kind = "length"
@@ -368,6 +370,6 @@ def inputs_for(draw: st.DrawFn, query: Query, items: int = 10) -> dict[str, list
 
 
 @st.composite
-def cases(draw: st.DrawFn, *, operators: int = 5, replayable: bool = False) -> Case:
-    query = draw(queries(operators=operators, replayable=replayable))
+def cases(draw: st.DrawFn, *, operators: int = 5, kinds: Sequence[str] = KINDS, replayable: bool = False) -> Case:
+    query = draw(queries(operators=operators, kinds=kinds, replayable=replayable))
     return Case(query, draw(inputs_for(query)))

@@ -78,6 +78,27 @@ def test_everything_else_becomes_remote_with_the_id_and_time_of_its_delivery(mod
 
 
 @capturing_modes
+def test_at_a_relay_a_source_tuple_stays_one_and_a_remote_one_is_known_by_the_relays_delivery(mode: str) -> None:
+    car, relay, hub = (Plan(name, provenance=mode) for name in ("car", "relay", "hub"))
+    source = car.source("s")
+    source.send("raw", to=["relay"])
+    source.map(str.upper).send("made", to=["relay"])
+    for stream in ("raw", "made"):
+        relay.receive(stream, "car-7").filter(lambda value: True).send(f"{stream} on", to=["hub"])
+        hub.receive(f"{stream} on", "relay").sink(stream)
+    fleet = Loopback({"car-7": car, "relay": relay, "hub": hub}).run({"car-7": {"s": at("a@1")}})
+
+    def named(agent: str, stream: str) -> list[tuple[OriginKind, str]]:
+        return [(origin.kind, str(origin.id)) for each in fleet[agent].of(stream) for origin in each.origins]
+
+    assert named("relay", "raw on") == named("hub", "raw") == [(OriginKind.SOURCE, "car-7/s@0:0")]
+    assert named("relay", "made on") == [(OriginKind.REMOTE, "car-7/made@0:0")]
+    assert named("hub", "made") == [(OriginKind.REMOTE, "relay/made on@0:0")]
+    assert resolved(fleet, "hub", "raw") == [(1, "a", ["a"])]
+    assert resolved(fleet, "hub", "made") == [(1, "A", ["a"])]
+
+
+@capturing_modes
 def test_a_source_tuple_is_told_by_the_agent_where_it_was_born_and_nowhere_else(mode: str) -> None:
     fleet = border(mode)
     assert sorted(source.payload for source in fleet["car-7"].sources.values()) == ["a", "b", "x"]

@@ -82,6 +82,21 @@ def test_two_aggregates_behind_a_multiplex_do_not_disturb_each_other(mode: str, 
     assert sorted(found(results, "by parity")) == expected
 
 
+@every_mode
+def test_two_aggregates_behind_a_multiplex_do_not_disturb_each_other_even_if_they_are_unfolded_later(mode: str) -> None:
+    plan = Plan("multiplex", provenance=mode)
+    source = plan.source("s")
+    for name, by in (("all", lambda value: 0), ("by parity", lambda value: value % 2)):
+        windows = source.key_by(by).window(4).aggregate(Collect(), into=lambda key, values: values)
+        windows.window(8).aggregate(Count()).sink(name)
+    results = run(plan, {"s": [(0, 0), (1, 1), (2, 2), (3, 3)]})
+    #   0  1  2  3  4        8
+    #  [-----------)             all, and even and odd, as above
+    #               [         )  unfolded when both have linked the tuples in their own way
+    expect(results, mode, [(8, 1, [0, 1, 2, 3])], "all")
+    expect(results, mode, [(8, 2, [0, 1, 2, 3])], "by parity")
+
+
 # ---------------------------------------------------------------------- identity
 
 

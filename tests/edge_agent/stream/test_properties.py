@@ -16,6 +16,8 @@ from edge_agent.stream import Engine, Loopback, Plan, run
 from protocol.plan import PlanDocument, delays, fleet_delays
 from protocol.records import BEGINNING, END_OF_TIME, Delivery, Origin, Progress, Record
 from tests.edge_agent.stream.random_plans import (
+    KEEPING,
+    KINDS,
     Case,
     Inputs,
     Told,
@@ -179,7 +181,7 @@ def assert_promises_kept(
         assert (progress.watermark, progress.hold) == (END_OF_TIME, END_OF_TIME), "the end of the stream is not told"
 
 
-@given(cases(), steps_of_a_run)
+@given(cases() | cases(kinds=KEEPING), steps_of_a_run)
 def test_no_delivery_reaches_further_back_than_progress_promised(case: Case, steps: list[tuple[int, int]]) -> None:
     expected(case)
     plan = build(case.query, "segments")
@@ -200,7 +202,7 @@ AGENTS = ("car-7", "gateway", "hub")
 @st.composite
 def fleets(draw: st.DrawFn) -> tuple[Case, tuple[int, ...]]:
     """A case, and for each of its nodes the agent it runs on: never one before those of its inputs."""
-    query = draw(queries(operators=4))
+    query = draw(queries(operators=4, kinds=draw(st.sampled_from((KINDS, KEEPING)))))
     homes: dict[str, int] = {}
     for node in query:
         first = max((homes[name] for name in oracle.inputs_of(node)), default=0)

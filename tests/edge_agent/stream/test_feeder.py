@@ -1,0 +1,172 @@
+"""Reading sources: live ones wait without holding anybody up, the others take turns by time."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from edge_agent.stream import Count, Engine, Feeder, Plan, StreamError, run
+from protocol.records import Delivery, Record
+
+
+class Sensor:
+    """An iterable that waits for what the test says."""
+
+    def __init__(self) -> None:
+        self.items: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.read = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        while (item := self.items.get()) is not None:
+            self.read += 1
+            yield item
+
+
+def passing(*names: str, live: bool = True) -> Plan:
+    plan = Plan("passing")
+    for name in names:
+        plan.source(name, live=live).sink(f"{name} out")
+    return plan
+
+
+class Started:
+    """A plan that runs in a thread; what it delivers comes out one by one."""
+
+    def __init__(self, plan: Plan, inputs: dict[str, Any]) -> None:
+        self.delivered: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=run, args=(plan, inputs), kwargs={"emit": self._emit}, daemon=True)
+        self._thread.start()
+
+    def _emit(self, record: Record) -> None:
+        if isinstance(record, Delivery):
+            self.delivered.put(record.payload)
+
+    def next(self) -> Any:
+        return self.delivered.get(timeout=30)
+
+    def join(self) -> None:
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+
+def test_an_item_of_a_live_source_is_processed_while_it_waits_for_the_next() -> None:
+    sensor = Sensor()
+    started = Started(passing("s"), {"s": sensor})
+    for number in range(3):
+        sensor.items.put((number, number))
+        assert started.next() == number
+    sensor.items.put(None)
+    started.join()
+
+
+def test_a_live_source_that_waits_holds_up_no_other() -> None:
+    silent, busy = Sensor(), Sensor()
+    started = Started(passing("silent", "busy"), {"silent": silent, "busy": busy})
+    for number in range(3):
+        busy.items.put((number, number))
+        assert started.next() == number
+    for sensor in (silent, busy):
+        sensor.items.put(None)
+    started.join()
+
+
+def test_a_live_source_next_to_data_at_hand() -> None:
+    plan = passing("live")
+    plan.source("stored", [(ts, ts) for ts in range(5_000)]).sink("stored out")
+    sensor = Sensor()
+    started = Started(plan, {"live": sensor})
+    assert [started.next() for _ in range(5_000)] == list(range(5_000))
+    sensor.items.put((1, "live"))
+    assert started.next() == "live"
+    sensor.items.put(None)
+    started.join()
+
+
+def test_a_live_source_is_not_read_further_than_can_be_processed() -> None:
+    sensor = Sensor()
+    for number in range(5_000):
+        sensor.items.put((number, number))
+    waiting, go = threading.Event(), threading.Event()
+
+    def slow(number: int) -> bool:
+        waiting.set()
+        assert go.wait(30)
+        return True
+
+    plan = Plan("slow")
+    plan.source("s", live=True).filter(slow).sink("out")
+    started = Started(plan, {"s": sensor})
+    assert waiting.wait(30)
+    time.sleep(0.2)
+    assert sensor.read <= 2_100  # what is being processed, what waits for that, and one in hand
+    go.set()
+    assert [started.next() for _ in range(5_000)] == list(range(5_000))
+    sensor.items.put(None)
+    started.join()
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_what_came_before_a_source_failed_is_processed(live: bool) -> None:
+    def failing() -> Iterator[Any]:
+        yield from ((ts, ts) for ts in range(7))
+        raise OSError("no sensor")
+
+    delivered: list[Any] = []
+    with pytest.raises(StreamError, match=r"operator 's'.*no sensor"):
+        run(passing("s", live=live), {"s": failing()}, emit=delivered.append)
+    assert [record.payload for record in delivered if isinstance(record, Delivery)] == list(range(7))
+
+
+def test_the_source_that_is_furthest_behind_is_read_next() -> None:
+    plan = Plan("union")
+    plan.source("slow").union(plan.source("fast")).window(10).aggregate(Count()).sink("out")
+    read = {"slow": 0, "fast": 0}
+    furthest_apart = 0
+
+    def counted(name: str, step: int) -> Iterator[Any]:
+        nonlocal furthest_apart
+        for ts in range(0, 60_000, step):
+            read[name] = ts
+            furthest_apart = max(furthest_apart, abs(read["slow"] - read["fast"]))
+            yield ts, ts
+
+    run(plan, {"slow": counted("slow", 1), "fast": counted("fast", 10)}, emit=lambda record: None)
+    assert furthest_apart <= 2 * 1024 * 10
+
+
+def test_a_slow_source_is_read_in_short_lists() -> None:
+    arrived: list[float] = []
+    sent: list[float] = []
+
+    def slow() -> Iterator[Any]:
+        for ts in range(4):
+            time.sleep(0.05)
+            sent.append(time.monotonic())
+            yield ts, ts
+
+    plan = Plan("slow")
+    plan.source("s").sink("out", lambda _: arrived.append(time.monotonic()))
+    run(plan, {"s": slow()})
+    assert all(late < early for late, early in zip(arrived, sent[1:], strict=False)), "each before the next was read"
+
+
+def test_a_stopped_feeder_leaves_the_rest_unread() -> None:
+    sensor = Sensor()
+    plan = passing("s")
+    delivered: list[Any] = []
+    feeder = Feeder(plan, Engine(plan, delivered.append), {"s": sensor})
+    sensor.items.put((1, "first"))
+    while feeder.feed() and not any(isinstance(record, Delivery) for record in delivered):
+        pass
+    feeder.stop()
+    sensor.items.put((2, "second"))
+    sensor.items.put((3, "third"))
+    for thread in threading.enumerate():
+        if thread.name == "source s":
+            thread.join(30)
+    assert sensor.read == 2
