@@ -5,7 +5,7 @@ BIN := .venv/bin
 bench: ARGS ?= --quick
 lock: ARGS ?=
 
-.PHONY: help setup test lint format demo bench soak lock clean
+.PHONY: help setup test lint format demo bench fast soak lock clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ bench: setup ## Run the benchmarks (NAME=gateway for one, ARGS=... instead of --
 	    $(BIN)/python -m "$$module" $(ARGS); \
 	done
 
+fast: setup ## Compile the stream engine into build/fast and test that build
+	@$(BIN)/python scripts/fast.py
+
 soak: setup ## Run the long tests
 	$(BIN)/python -m pytest -m soak -rP --timeout=7200
 	$(BIN)/python -m pytest -n 2 --hypothesis-profile=soak --timeout=7200 tests/protocol tests/edge_agent
@@ -43,7 +46,7 @@ soak: setup ## Run the long tests
 lock: ## Regenerate requirements.lock (ARGS=--upgrade for newer versions)
 	python3 -m venv build/lock
 	build/lock/bin/pip install -q 'uv<1'
-	build/lock/bin/uv pip compile pyproject.toml --extra server --extra dev --universal --python-version 3.11 \
+	build/lock/bin/uv pip compile pyproject.toml --extra server --extra bench --extra dev --universal --python-version 3.11 \
 	    --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
 	    --quiet --output-file requirements.lock $(ARGS)
 

@@ -50,6 +50,21 @@ class _Reader:
         return taken
 
 
+class _ListReader(_Reader):
+    """Items that are all at hand: a list, read in slices."""
+
+    def __init__(self, items: list[Any]) -> None:
+        super().__init__(iter(items))
+        self._list = items
+        self._at = 0
+
+    def read(self) -> list[Any]:
+        taken = self._list[self._at : self._at + LIST_SIZE]
+        self._at += len(taken)
+        self.ended = self._at >= len(self._list)
+        return taken
+
+
 class _LiveReader:
     """The same, read by a thread; it waits when nobody takes what it has read."""
 
@@ -99,12 +114,14 @@ class _LiveReader:
                 self._arrival.notify_all()
 
 
-def _opened(name: str, given: Items) -> Iterator[Any]:
-    """Begin to read a source's items."""
+def _opened(name: str, given: Items) -> Iterable[Any]:
+    """A source's items, ready to be read."""
     items: Any = given
     try:
         if callable(given):
             items = given()
+        if isinstance(items, list):
+            return items
         if isinstance(items, Iterable):
             return iter(items)
     except Exception as error:
@@ -125,7 +142,7 @@ class Feeder:
         for name in inputs:
             if name not in sources:
                 raise PlanError(f"plan {plan.name!r} has no source {name!r}")
-        ready: dict[str, Iterator[Any]] = {}
+        ready: dict[str, Iterable[Any]] = {}
         for name, step in sources.items():
             items = inputs.get(name, step.items)
             if items is None:
@@ -133,9 +150,11 @@ class Feeder:
             ready[name] = _opened(name, items)
         for name, each in ready.items():
             if sources[name].live:
-                self._live[name] = _LiveReader(name, each, self._arrival)
+                self._live[name] = _LiveReader(name, iter(each), self._arrival)
+            elif isinstance(each, list):
+                self._readers[name] = _ListReader(each)
             else:
-                self._readers[name] = _Reader(each)
+                self._readers[name] = _Reader(iter(each))
 
     def feed(self) -> bool:
         """Feed one list; False if all sources have ended."""
