@@ -104,7 +104,9 @@ class Delivery:
         return f"<delivery {self.id} ts={self.ts} payload={self.payload!r} origins={list(self.origins)}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Delivery, (self.stream, self.seq, self.ts, self.payload, self.origins))
+        # Names its sources and does not carry what they said, which was told once.
+        origins = tuple(Origin(each.kind, each.stream, each.seq, each.ts) for each in self.origins)
+        return (Delivery, (self.stream, self.seq, self.ts, self.payload, origins))
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,6 +122,18 @@ def test_what_crosses_does_not_grow_with_the_chain_of_tuples_behind_a_window(mod
     assert [len(text) for text in once] == [len(pickle.dumps(delivery)) for delivery in short]
 
 
+@capturing_modes
+def test_a_serialised_delivery_names_its_source_tuples_and_does_not_carry_them(mode: str) -> None:
+    def serialised(payload: str) -> bytes:
+        plan = Plan("sizes", provenance=mode)
+        plan.source("s").window(4).aggregate(Count()).sink("out")
+        [delivery] = run(plan, {"s": [(ts, payload) for ts in range(4)]}).of("out")
+        assert pickle.loads(pickle.dumps(delivery)) == delivery
+        return pickle.dumps(delivery)
+
+    assert len(serialised("x" * 1_000)) == len(serialised("x"))
+
+
 # ---------------------------------------------------------------------- three in a row
 
 
