@@ -347,9 +347,13 @@ def _nodes(draw: st.DrawFn, name: str, kind: str, streams: list[str], in_order: 
 
 @st.composite
 def inputs_for(draw: st.DrawFn, query: Query, items: int = 10) -> dict[str, list[Item]]:
-    """Few timestamps and few values, so that ties and equal tuples are common; some far from 0."""
-    base = draw(st.sampled_from((0, -1_000, 1_700_000_000_000)))
-    times = st.integers(base - 4, base + 10)
+    """Few timestamps and few values, so that ties and equal tuples are common; some far from 0.
+
+    With wide gaps between bursts, a length window reaches back much further than all time windows together.
+    """
+    base = draw(st.sampled_from((-4, -1_000, 1_700_000_000_000)))
+    gap = draw(st.sampled_from((5, 100)))
+    times = st.builds(lambda burst, place: base + gap * burst + place, st.integers(0, 2), st.integers(0, 4))
     pairs = st.tuples(times, st.integers(-2, 5))
     marks = st.builds(Mark, times)
     least = draw(st.sampled_from((0, 4, 4, 7)))

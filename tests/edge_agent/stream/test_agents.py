@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edge_agent.stream import Collect, Loopback, Plan, Results, run
+from edge_agent.stream import Collect, Count, Loopback, Plan, Results, run
 from protocol.ids import TupleId
 from protocol.records import Delivery, OriginKind
 from tests.edge_agent.stream.expect import at, capturing_modes, every_mode, found

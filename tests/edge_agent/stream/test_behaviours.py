@@ -89,12 +89,12 @@ def test_two_aggregates_behind_a_multiplex_do_not_disturb_each_other_even_if_the
     for name, by in (("all", lambda value: 0), ("by parity", lambda value: value % 2)):
         windows = source.key_by(by).window(4).aggregate(Collect(), into=lambda key, values: values)
         windows.window(8).aggregate(Count()).sink(name)
-    results = run(plan, {"s": [(0, 0), (1, 1), (2, 2), (3, 3)]})
-    #   0  1  2  3  4        8
-    #  [-----------)             all, and even and odd, as above
-    #               [         )  unfolded when both have linked the tuples in their own way
-    expect(results, mode, [(8, 1, [0, 1, 2, 3])], "all")
-    expect(results, mode, [(8, 2, [0, 1, 2, 3])], "by parity")
+    results = run(plan, {"s": [(0, 0), (1, 1), (2, 2), (3, 3), (5, 5)]})
+    #   0  1  2  3  4  5      8         16
+    #  [-----------)[--------)              all, and even and odd, as above
+    #  [        4            )[  8     )    unfolded when both have linked the tuples in their own way
+    expect(results, mode, [(8, 1, [0, 1, 2, 3]), (16, 1, [5])], "all")
+    expect(results, mode, [(8, 2, [0, 1, 2, 3]), (16, 1, [5])], "by parity")
 
 
 # ---------------------------------------------------------------------- identity

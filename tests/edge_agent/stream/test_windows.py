@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from edge_agent.stream import IDLE, Collect, Count, Engine, Plan, Watermark, run
+from protocol.plan import delays
 from protocol.records import END_OF_TIME, Delivery, Late, Progress, Record
-from tests.edge_agent.stream.expect import at, capturing_modes, every_mode, expect, found, run_on
+from tests.edge_agent.stream.expect import assert_promises_kept, at, capturing_modes, every_mode, expect, found, run_on
 
 
 def windowed(mode: str, size: int, advance: int | None = None, *, offset: int = 0, disorder: int = 0) -> Plan:
@@ -307,6 +309,56 @@ def test_a_length_window_holds_the_oldest_tuple_of_any_key(mode: str) -> None:
     engine.feed("s", at("b2@20"))
     ids = [[origin.id.seq for origin in record.origins] for record in records if isinstance(record, Delivery)]
     assert ids == [[0], [1], [0, 2], [2, 3], [1, 4]]
+
+
+def everything(value: Any) -> int:
+    return 0
+
+
+# What keeps the results of a length window for a while.
+KEEPERS: dict[str, Callable[[Any, Any], Any]] = {
+    "window": lambda lengths, other: lengths.window(15).aggregate(Count()),
+    "sliding window": lambda lengths, other: lengths.window(15, 5).aggregate(Count()),
+    "recent window": lambda lengths, other: lengths.recent(15).aggregate(Count()),
+    "length window": lambda lengths, other: lengths.length_window(3).aggregate(Count()),
+    "union": lambda lengths, other: lengths.union(other),
+    "band join": lambda lengths, other: lengths.key_by(everything).join_band(other.key_by(everything), 15, pair),
+    "recent join": lambda lengths, other: other.key_by(everything).join_recent(lengths.key_by(everything), 0, 15, pair),
+    "window join": lambda lengths, other: lengths.key_by(everything).join_window(
+        other.key_by(everything), 15, 5, combine=pair
+    ),
+    "length join": lambda lengths, other: lengths.key_by(everything).join_length(other.key_by(everything), 3, 3, pair),
+}
+
+
+def pair(left: Any, right: Any) -> tuple[Any, Any]:
+    return left, right
+
+
+@capturing_modes
+@pytest.mark.parametrize("lengths_first", [True, False])
+@pytest.mark.parametrize("keep", KEEPERS.values(), ids=KEEPERS)
+def test_what_waits_behind_a_length_window_is_held_although_the_length_window_has_let_it_go(
+    mode: str, keep: Callable[[Any, Any], Any], lengths_first: bool
+) -> None:
+    """The result at 100 comes from 0 and waits, while the length window has gone on to 130."""
+    plan = Plan("kept", provenance=mode)
+    lengths, other = plan.source("s").length_window(2).aggregate(Collect()), plan.source("t")
+    keep(lengths, other).sink("out")
+    other.sink("other")
+    delay = delays(plan.document())
+    records: list[Record] = []
+    engine = Engine(plan, records.append)
+    feeds = {
+        "s": at("a@0 b@100 c@101 d@102 e@103 f@104 g@130 h@131"),
+        "t": at("r@101 s@102 t@103 u@104 v@112 w@114 x@116 y@140"),
+    }
+    for name in ("s", "t") if lengths_first else ("t", "s"):
+        for item in feeds[name]:
+            engine.feed(name, [item])
+    engine.finish()
+    assert_promises_kept(records, lambda progress, origin: delay[origin.id.stream.name].get(progress.stream.name))
+    assert [record for record in records if isinstance(record, Delivery)]
 
 
 def merged(mode: str, records: list[Record]) -> Engine:
