@@ -58,10 +58,15 @@ class Engine:
         self._receives: dict[tuple[str, str], Receive] = {}
         self._deliveries: dict[str, Sink] = {}
         document = plan.document()
-        self._delays = delays(document)
         self._reaching_back: set[str] = set()
         for step in plan.steps():
             self._start(step)
+        # The sinks that may name a source's tuples, and for how long.
+        self._naming: list[tuple[SourceIds, list[tuple[Sink, int]]]] = [
+            (self._sources[name].ids, [(self._deliveries[sink], delay) for sink, delay in reached.items()])
+            for name, reached in delays(document).items()
+            if name in self._sources
+        ]
 
     def feed(self, source: str, items: list[Any]) -> None:
         """The next items of a source, in the order in which they came."""
@@ -115,21 +120,21 @@ class Engine:
 
     def _settle(self) -> None:
         """After a step: idle sources follow the others, and ids that no result can name again are forgotten."""
-        waiting = [
-            source.watermark for source in self._sources.values() if not source.idle and source.watermark != END_OF_TIME
-        ]
-        if waiting:
-            for source in self._sources.values():
-                if source.idle:
-                    source.advance_to(min(waiting))
-        for name, source in self._sources.items():
-            if len(source.ids):
-                source.ids.forget(
-                    min(
-                        min(self._deliveries[sink].watermark, self._deliveries[sink].hold) - delay
-                        for sink, delay in self._delays[name].items()
-                    )
-                )
+        for source in self._sources.values():
+            if source.idle:
+                self._follow(source)
+        for ids, reached in self._naming:
+            if ids.waiting():
+                before = END_OF_TIME
+                for sink, delay in reached:
+                    before = min(before, sink.watermark - delay, sink.hold - delay)
+                ids.forget(before)
+
+    def _follow(self, idle: Source) -> None:
+        """Time passes for an idle source as it does for the slowest of the others."""
+        others = [each.watermark for each in self._sources.values() if not each.idle and each.watermark < END_OF_TIME]
+        if others:
+            idle.advance_to(min(others))
 
     def _start(self, step: Step) -> None:
         node = step.node

@@ -27,8 +27,9 @@ class SourceIds:
         self._known: dict[Any, tuple[Any, Origin]] = {}
         self._in_turn: deque[tuple[int, Any]] = deque()
 
-    def __len__(self) -> int:
-        return len(self._known)
+    def waiting(self) -> bool:
+        """Whether there is anything to forget."""
+        return len(self._in_turn) > 0
 
     def origin(self, t: tuple[Any, ...]) -> Origin:
         """The tuple's origin: a new one if this is the first time that it leaves."""

@@ -73,9 +73,10 @@ class Source(Operator):
 
     def take(self, items: list[Any]) -> None:
         """The next items, in the order in which they came."""
-        if self._in_order and self._ts is None and self._take_usual(items):
+        if not items:
             return
-        self._take_any(items)
+        if not (self._in_order and self._ts is None and self._take_usual(items)):
+            self._take_any(items)
 
     def _take_usual(self, items: list[tuple[Any, Any]]) -> bool:
         """Take pairs whose times are ints and do not decrease; False, and nothing done, if there is any other."""
@@ -139,7 +140,7 @@ class Source(Operator):
             born.append((ts, value, ids))
         self.taken += len(items) - controls
         self._newest = newest
-        self.idle = bool(items) and items[-1] is IDLE
+        self.idle = items[-1] is IDLE
         self.late += len(late)
         for each in late:
             self._emit(each)

@@ -10,8 +10,8 @@ import pytest
 
 from edge_agent.stream import Collect, Count, Loopback, Plan, Results, run
 from protocol.ids import TupleId
-from protocol.records import Delivery, OriginKind
-from tests.edge_agent.stream.expect import at, capturing_modes, every_mode, found
+from protocol.records import Delivery, OriginKind, Progress, Record
+from tests.edge_agent.stream.expect import assert_promises_kept, at, capturing_modes, every_mode, found
 from tests.support import oracle
 
 
@@ -212,6 +212,26 @@ def test_a_source_tuple_that_comes_by_two_ways_is_one_origin(mode: str) -> None:
     [delivery] = fleet["hub"].of("out")
     assert delivery.payload == "aa"
     assert len(delivery.origins) == 1
+
+
+@capturing_modes
+def test_what_a_length_window_holds_is_held_at_the_receivers_too(mode: str) -> None:
+    car, hub = Plan("car", provenance=mode), Plan("hub", provenance=mode)
+    keyed = car.source("s").key_by(lambda value: value == "rare")
+    keyed.length_window(2).aggregate(Count()).send("counts", to=["hub"])
+    hub.receive("counts", "car-7").window(10).aggregate(Count()).sink("out")
+    # enough items for several lists: the second rare one comes with the first, thousands of ms later
+    items = [(ts, "rare" if ts in (0, 4_000) else "common") for ts in range(4_001)]
+    records: list[Record] = []
+    Loopback({"car-7": car, "hub": hub}, emit=records.append).run({"car-7": {"s": items}})
+    upstream = {record.id: record.origins for record in records if isinstance(record, Delivery)}
+    at_hub = [record for record in records if isinstance(record, Delivery | Progress) and record.stream.agent == "hub"]
+    assert len([record for record in at_hub if isinstance(record, Progress)]) > 2
+    last = [record for record in at_hub if isinstance(record, Delivery)][-1]
+    assert 0 in {origin.ts for origin in oracle.resolve(last.origins, upstream)}
+    assert_promises_kept(
+        list(at_hub), lambda progress, origin: 10, lambda delivery: oracle.resolve(delivery.origins, upstream)
+    )
 
 
 def test_ids_read_like_a_place() -> None:
