@@ -131,10 +131,13 @@ class Engine:
                 ids.forget(before)
 
     def _follow(self, idle: Source) -> None:
-        """Time passes for an idle source as it does for the slowest of the others."""
-        others = [each.watermark for each in self._sources.values() if not each.idle and each.watermark < END_OF_TIME]
-        if others:
-            idle.advance_to(min(others))
+        """Time passes for an idle source as it does for the slowest of the others, or past what they said in all."""
+        others = [each for each in self._sources.values() if not each.idle]
+        still_open = [each.watermark for each in others if each.watermark < END_OF_TIME]
+        if still_open:
+            idle.advance_to(min(still_open))
+        elif others:
+            idle.advance_to(max(each.reached for each in others) + 1)
 
     def _start(self, step: Step) -> None:
         node = step.node

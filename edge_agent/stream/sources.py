@@ -60,6 +60,7 @@ class Source(Operator):
         super().__init__(name, faults)
         self.ids = ids
         self.watermark = BEGINNING
+        self.reached = BEGINNING  # the highest ts of any tuple
         self.idle = False
         self.late = 0
         self._lineage = lineage
@@ -99,6 +100,7 @@ class Source(Operator):
         self.taken += len(items)
         self.idle = False
         self._newest = floor
+        self.reached = floor
         self.give(self._lineage.born(born))
         self.advance_to(floor)
         return True
@@ -137,6 +139,7 @@ class Source(Operator):
             if ts > newest:
                 newest = ts
                 floor = max(floor, ts - self._disorder_ms)
+            self.reached = max(self.reached, ts)
             born.append((ts, value, ids))
         self.taken += len(items) - controls
         self._newest = newest

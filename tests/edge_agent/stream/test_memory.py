@@ -52,8 +52,6 @@ def number(reading: Reading) -> int:
     return reading.number
 
 
-
-
 class Held:
     """Keeps one delivery and lets all other records go."""
 

@@ -152,6 +152,22 @@ def test_idle_may_stand_among_the_items(mode: str) -> None:
 
 
 @every_mode
+def test_when_all_others_have_ended_an_idle_source_does_not_keep_what_they_said(mode: str) -> None:
+    plan = Plan("last", provenance=mode)
+    plan.source("busy").union(plan.source("quiet")).sink("out")
+    records: list[Record] = []
+    engine = Engine(plan, records.append)
+    engine.idle("quiet")
+    engine.feed("busy", at("a@2 b@12"))
+    engine.close("busy")
+    assert [record.payload for record in records if isinstance(record, Delivery)] == ["a", "b"]
+    engine.feed("quiet", at("late@12 c@13"))
+    engine.finish()
+    assert [record.payload for record in records if isinstance(record, Delivery)] == ["a", "b", "c"]
+    assert [record.payload for record in records if isinstance(record, Late)] == ["late"]
+
+
+@every_mode
 def test_a_closed_source_is_not_waited_for(mode: str) -> None:
     records: list[Record] = []
     engine = merged(mode, records)
