@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from protocol.ids import StreamId
-from protocol.records import Origin, Record, SourcePayload
+from protocol.records import Record, SourcePayload
 
 
 class SourceIds:
@@ -24,25 +24,25 @@ class SourceIds:
         self._next = 0
         # Key -> (tuple, origin). With `uid` the key is the tuple's identity, which is its own for
         # as long as the entry keeps the tuple alive.
-        self._known: dict[Any, tuple[Any, Origin]] = {}
+        self.known: dict[Any, tuple[Any, SourcePayload]] = {}
         self._in_turn: deque[tuple[int, Any]] = deque()
 
     def waiting(self) -> bool:
         """Whether there is anything to forget."""
         return len(self._in_turn) > 0
 
-    def origin(self, t: tuple[Any, ...]) -> Origin:
+    def origin(self, t: tuple[Any, ...]) -> SourcePayload:
         """The tuple's origin: a new one if this is the first time that it leaves."""
         key = (t[0], frozen(t[1])) if self._by_attributes else id(t)
-        known = self._known.get(key)
+        known = self.known.get(key)
         if known is not None:
             return known[1]
         origin = self._give(t)
-        self._known[key] = (t, origin)
+        self.known[key] = (t, origin)
         self._in_turn.append((t[0], key))
         return origin
 
-    def new_origin(self, t: tuple[Any, ...]) -> Origin:
+    def new_origin(self, t: tuple[Any, ...]) -> SourcePayload:
         """The origin of a tuple that has none and will remember this one itself."""
         return self.origin(t) if self._by_attributes else self._give(t)
 
@@ -54,7 +54,7 @@ class SourceIds:
         """
         in_turn = self._in_turn
         while in_turn and in_turn[0][0] < before:
-            del self._known[in_turn.popleft()[1]]
+            del self.known[in_turn.popleft()[1]]
 
     def _give(self, t: tuple[Any, ...]) -> SourcePayload:
         source = SourcePayload(self.stream, self._next, t[0], t[1])

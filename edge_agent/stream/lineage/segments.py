@@ -74,15 +74,18 @@ class Segments(Lineage):
         for inputs in queue:
             for t in inputs:
                 up = t[2]
-                if isinstance(up, SourceIds):
-                    origin: Origin = up.origin(t)
+                if type(up) is SourceIds:
+                    known = up.known.get(id(t))
+                    origin = up.origin(t) if known is None else known[1]
                     found[id(origin)] = origin
                 elif isinstance(up, Origin):
                     found[up.stream, up.seq] = up
                 elif id(t) not in seen:
                     seen.add(id(t))
                     queue.append(_inputs(up))
-        return oldest_first(list(found.values()))
+        origins = list(found.values())
+        # The tuples of a single window are in order already.
+        return origins if len(queue) == 2 and len(origins) > 2 else oldest_first(origins)
 
     def origin(self, t: StreamTuple) -> Origin | None:
         up = t[2]
@@ -93,7 +96,7 @@ class Segments(Lineage):
 
 def _inputs(up: Any) -> list[StreamTuple]:
     """The tuples that a derived tuple refers to."""
-    if isinstance(up, list):
+    if type(up) is list:
         return up
     if len(up) == 3:
         return [up]
