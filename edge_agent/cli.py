@@ -139,6 +139,7 @@ def _plan(arguments: argparse.Namespace, signals: Signals) -> int:
 
 
 def _run(arguments: argparse.Namespace, signals: Signals) -> int:
+    from edge_agent.collector import relax_collector
     from edge_agent.report import LimitReached, Printer, printable
     from edge_agent.stream import Engine, Feeder, StreamError
     from protocol.plan import DELIVERING, ORIGINS, delivering_name
@@ -170,6 +171,7 @@ def _run(arguments: argparse.Namespace, signals: Signals) -> int:
         metrics = engine.metrics
         return printer.summary(sum(metrics[name].taken for name in sources))
 
+    relax_collector()
     feeder: Feeder | None = None
     try:
         feeder = Feeder(plan, engine)

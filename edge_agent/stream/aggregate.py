@@ -184,7 +184,7 @@ class TimeWindows(Aggregate):
         self._advance = advance
         self._offset = offset
         self._history = history
-        self._open: defaultdict[Any, list[StreamTuple]] = defaultdict(list)
+        self._open: dict[Any, list[StreamTuple]] = {}
         self._pane_start = BEGINNING
         self._pane_end = BEGINNING
 
@@ -201,9 +201,15 @@ class TimeWindows(Aggregate):
                 self._move(ts)
                 pane_end = self._pane_end
             try:
-                open_panes[key(t[1])].append(t)
+                group = key(t[1])
+                pane = open_panes.get(group)
             except Exception as error:
                 self.faults.failed(key, t[0], t[1], error)
+                continue
+            if pane is None:
+                open_panes[group] = [t]
+            else:
+                pane.append(t)
         self._give_results()
 
     def advance(self, port: int, watermark: int, hold: int) -> None:

@@ -85,11 +85,9 @@ class Source(Operator):
         born: list[StreamTuple] = []
         floor = max(self.watermark, MIN_TS)
         try:
-            for ts, value in items:
-                if type(ts) is not int:
-                    return False
-                time: int = ts
-                if time < floor:
+            for time, value in items:
+                ts: Any = time  # the object as it came: a compiled build would make a new one of an int
+                if type(time) is not int or time < floor:
                     return False
                 floor = time
                 born.append((ts, value, ids))
