@@ -175,8 +175,7 @@ def _run(arguments: argparse.Namespace, signals: Signals) -> int:
     feeder: Feeder | None = None
     try:
         feeder = Feeder(plan, engine)
-        while feeder.feed():
-            pass
+        feeder.run()
     except LimitReached:
         _say(f"stopped after {printer.shown} deliver{'y' if printer.shown == 1 else 'ies'}: {summary()}")
     except _Signalled as stop:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from edge_agent.stream.errors import shown
 from protocol.records import Delivery, Late, Progress, Record, Skipped, SourcePayload
 
 
@@ -107,22 +108,17 @@ def _plain(value: Any, depth: int = 0) -> Any:
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return {name: _plain(each, depth + 1) for name, each in zip(value._fields, value, strict=True)}
         if isinstance(value, Mapping):
-            return {
-                key if isinstance(key, str) else _shown(key): _plain(each, depth + 1) for key, each in value.items()
-            }
+            entries = {key if isinstance(key, str) else _shown(key): each for key, each in value.items()}
+            if len(entries) == len(value):
+                return {key: _plain(each, depth + 1) for key, each in entries.items()}
         if isinstance(value, (list, tuple)):
             return [_plain(each, depth + 1) for each in value]
     return _shown(value)
 
 
-def _shown(value: Any, most: int = 500) -> str:
+def _shown(value: Any) -> str:
     """A payload in one line, whatever it is."""
-    try:
-        text = repr(value)
-    except Exception as error:
-        text = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
-    text = printable(text)
-    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
+    return printable(shown(value, most=500))
 
 
 def printable(text: str) -> str:

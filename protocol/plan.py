@@ -203,26 +203,25 @@ def fleet_delays(plans: Mapping[str, PlanDocument]) -> dict[tuple[str, str], dic
         except PlanError as error:
             raise PlanError(f"agent {_shown(agent)}: {error.reason}", error.operator) from error
     receivers = _receivers(plans)
-    to_sinks: dict[tuple[str, str], dict[tuple[str, str], int]] = {}  # from any origin: source, receive, send stream
+    # An operator and the stream of a send may have the same name, so each has a table of its own.
+    from_operator: dict[tuple[str, str], dict[tuple[str, str], int]] = {}
+    from_send: dict[tuple[str, str], dict[tuple[str, str], int]] = {}
     for agent in _agents_downstream_first(plans, receivers):
-        sends = {delivering_name(node) for node in plans[agent].nodes if node.operator == "send"}
-        of_sends: dict[str, dict[tuple[str, str], int]] = {}
-        for stream in sends:
-            of_sends[stream] = _largest((0, to_sinks[receiver]) for receiver in receivers[agent, stream])
+        for node in plans[agent].nodes:
+            if node.operator == "send":
+                stream = delivering_name(node)
+                from_send[agent, stream] = _largest((0, from_operator[way]) for way in receivers[agent, stream])
         for origin, reached in local[agent].items():
-            to_sinks[agent, origin] = _largest(
-                (delay, of_sends[name] if name in sends else {(agent, name): 0}) for name, delay in reached.items()
+            from_operator[agent, origin] = _largest(
+                (delay, from_send.get((agent, name), {(agent, name): 0})) for name, delay in reached.items()
             )
-        to_sinks.update({(agent, stream): reached for stream, reached in of_sends.items()})
-    return {
-        (agent, name): to_sinks[agent, name]
+    sources = {
+        (agent, node.name): from_operator[agent, node.name]
         for agent, plan in plans.items()
-        for name in (
-            delivering_name(node) if node.operator == "send" else node.name
-            for node in plan.nodes
-            if node.operator in ("source", "send")
-        )
+        for node in plan.nodes
+        if node.operator == "source"
     }
+    return sources | from_send
 
 
 def _largest(

@@ -104,15 +104,13 @@ class Aggregate(Operator):
 
     def _folded_in_turn(self, tuples: list[StreamTuple]) -> tuple[list[StreamTuple], list[Any]]:
         """Leave out each tuple that raises only behind the ones before it."""
-        kept: list[StreamTuple] = []
-        states: list[Any] = []
-        for t in tuples:
-            values = [k[1] for k in kept]
-            values.append(t[1])
+        kept = tuples[:1]
+        states = [aggregator.fold([t[1] for t in kept]) for aggregator in self._aggregators]
+        for t in tuples[1:]:
             so_far: list[Any] = []
             for aggregator in self._aggregators:
                 try:
-                    so_far.append(aggregator.fold(values))
+                    so_far.append(aggregator.extend(states[len(so_far)], t[1]))
                 except Exception as error:
                     self.faults.failed(aggregator, t[0], t[1], error)
                     break
@@ -212,14 +210,14 @@ class TimeWindows(Aggregate):
                 pane.append(t)
         self._give_results()
 
-    def advance(self, port: int, watermark: int, hold: int) -> None:
+    def advance(self, port: int, watermark: int, hold: int, idle: bool) -> None:
         if watermark >= self._pane_end:
             self._move(watermark)
             self._give_results()
         if self._history is not None:
             self._history.promise(watermark, hold)
             hold = self._history.since(watermark - self._size)
-        self.promise(watermark, hold)
+        self.promise(watermark, hold, idle)
 
     def _move(self, now: int) -> None:
         """No tuple below `now` will come: close the open pane, give what is complete, open the next."""
@@ -229,19 +227,24 @@ class TimeWindows(Aggregate):
 class TumblingWindows(TimeWindows):
     """Windows that do not overlap (advance >= size): a window is one pane, and its tuples are the segment."""
 
+    def feed(self, port: int, batch: list[StreamTuple]) -> None:
+        if self._advance > self._size:
+            offset, advance, size = self._offset, self._advance, self._size
+            inside = [t for t in batch if (t[0] - offset) % advance < size]
+            self.taken += len(batch) - len(inside)
+            batch = inside
+        if batch:
+            super().feed(port, batch)
+
     def _move(self, now: int) -> None:
         if self._open:
-            if self._pane_start + self._size == self._pane_end:
-                self._close()
+            self._close()
             self._open.clear()
         left = now - (now - self._offset) % self._advance
-        if now < left + self._size:
-            self._pane_start = left
-            self._pane_end = left + self._size
-        else:
-            # Between two windows: an empty span, so that what falls here is let go.
-            self._pane_start = left + self._advance
-            self._pane_end = left + self._advance
+        if now >= left + self._size:
+            left += self._advance  # between two windows
+        self._pane_start = left
+        self._pane_end = left + self._size
 
     def _close(self) -> None:
         aggregators = self._aggregators
@@ -373,7 +376,7 @@ class RecentWindows(Aggregate):
                 self.faults.failed(key, t[0], t[1], error)
         self._give_results()
 
-    def advance(self, port: int, watermark: int, hold: int) -> None:
+    def advance(self, port: int, watermark: int, hold: int, idle: bool) -> None:
         if watermark > self._instant:
             self._close()
             self._let_go(watermark - self._size)
@@ -381,7 +384,7 @@ class RecentWindows(Aggregate):
         if self._history is not None:
             self._history.promise(watermark, hold)
             hold = self._history.since(watermark - self._size)
-        self.promise(watermark, hold)
+        self.promise(watermark, hold, idle)
 
     def _close(self) -> None:
         """The open instant is complete: one result for each of its tuples."""
@@ -471,7 +474,7 @@ class LengthWindows(Aggregate):
             self._enter(key, t)
         self._give_results()
 
-    def advance(self, port: int, watermark: int, hold: int) -> None:
+    def advance(self, port: int, watermark: int, hold: int, idle: bool) -> None:
         if watermark == END_OF_TIME:
             self._windows.clear()
             self._oldest = OldestHeld()
@@ -479,7 +482,7 @@ class LengthWindows(Aggregate):
         if self._history is not None:
             self._history.promise(watermark, hold)
             hold = self._history.since(min(held, watermark))
-        self.promise(watermark, min(held, hold))
+        self.promise(watermark, min(held, hold), idle)
 
     def _enter(self, key: Any, t: StreamTuple) -> None:
         tuples, states = self._folded(key, [t])

@@ -40,6 +40,10 @@ class Aggregator:
         """The state over both; neither of them changes."""
         raise NotImplementedError
 
+    def extend(self, state: Any, value: Any) -> Any:
+        """The state with one more value."""
+        return self.merge(state, self.fold([value]))
+
     def result(self, state: Any) -> Any:
         """What the window's result says."""
         return state
@@ -114,7 +118,7 @@ class First(Aggregator):
     """The value that is first in event time."""
 
     def fold(self, values: list[Any]) -> Any:
-        return self.read(values[:1])[0]
+        return self.read(values)[0]
 
     def merge(self, earlier: Any, later: Any) -> Any:
         return earlier
@@ -124,7 +128,7 @@ class Last(Aggregator):
     """The value that is last in event time."""
 
     def fold(self, values: list[Any]) -> Any:
-        return self.read(values[-1:])[0]
+        return self.read(values)[-1]
 
     def merge(self, earlier: Any, later: Any) -> Any:
         return later
@@ -194,6 +198,9 @@ class Own(Aggregator):
 
     def merge(self, earlier: Any, later: Any) -> Any:
         return self.contract.merge(earlier, later)
+
+    def extend(self, state: Any, value: Any) -> Any:
+        return self.contract.add(state, value)
 
     def result(self, state: Any) -> Any:
         return self.contract.result(state)

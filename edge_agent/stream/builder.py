@@ -75,6 +75,8 @@ class Plan:
         """
         if watermarks is None:
             watermarks = "bounded" if disorder_ms else "ordered"
+        elif disorder_ms and watermarks in ("ordered", "explicit"):
+            raise PlanError(f"disorder_ms has no meaning with {watermarks} watermarks", name)
         parameters: dict[str, JSON] = {"ids": ids, "watermarks": watermarks, "disorder_ms": disorder_ms}
         functions: dict[str, Any] = {} if ts is None else {"ts": reader(ts)}
         named = {"items": items} if callable(items) else {}

@@ -11,8 +11,8 @@ from edge_agent.stream.operator import Faults, Operator
 from protocol.ids import StreamId
 from protocol.records import BEGINNING, Delivery, Origin, OriginKind, Progress, Record
 
-# What crosses to another agent: tuples as (ts, value, origin), then a promise (watermark, hold).
-Transmit = Callable[[StreamId, list[tuple[int, Any, Origin]], int, int], None]
+# What crosses to another agent: tuples as (ts, value, origin), then a promise (watermark, hold, idle).
+Transmit = Callable[[StreamId, list[tuple[int, Any, Origin]], int, int, bool], None]
 
 
 class Sink(Operator):
@@ -45,7 +45,7 @@ class Sink(Operator):
                 except Exception as error:
                     self.faults.failed(self._function, t[0], t[1], error)
 
-    def advance(self, port: int, watermark: int, hold: int) -> None:
+    def advance(self, port: int, watermark: int, hold: int, idle: bool) -> None:
         if watermark != self.watermark or hold != self.hold:
             self.watermark = watermark
             self.hold = hold
@@ -88,9 +88,7 @@ class Send(Sink):
                 origin = Origin(OriginKind.SOURCE, origin.stream, origin.seq, origin.ts)  # without its payload
             self._leaving.append((t[0], t[1], origin))
 
-    def advance(self, port: int, watermark: int, hold: int) -> None:
-        if self._leaving or watermark != self.watermark or hold != self.hold:
-            leaving = self._leaving
-            self._leaving = []
-            super().advance(port, watermark, hold)
-            self._transmit(self.stream, leaving, watermark, hold)
+    def advance(self, port: int, watermark: int, hold: int, idle: bool) -> None:
+        super().advance(port, watermark, hold, idle)
+        self._transmit(self.stream, self._leaving, watermark, hold, idle)
+        self._leaving = []

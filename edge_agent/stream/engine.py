@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -13,12 +14,12 @@ from edge_agent.stream.joins import BandJoin, LengthJoin, WindowJoin
 from edge_agent.stream.lineage import LINEAGES
 from edge_agent.stream.operator import Faults, HoldHistory, Operator
 from edge_agent.stream.source_ids import SourceIds
-from edge_agent.stream.sources import Receive, Source
+from edge_agent.stream.sources import Receive, Source, checked_ts
 from edge_agent.stream.stateless import Filter, FlatMap, Map, Multiplex
 from edge_agent.stream.union import Union
 from protocol.ids import StreamId
 from protocol.plan import PlanError, delays
-from protocol.records import END_OF_TIME, Origin, Record
+from protocol.records import BEGINNING, END_OF_TIME, Origin, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,14 @@ class Engine:
         self._lineage = LINEAGES[plan.provenance]()
         self._operators: dict[str, Operator] = {}
         self._sources: dict[str, Source] = {}
-        self._receives: dict[tuple[str, str], Receive] = {}
+        self._receives: dict[tuple[str, str], list[Receive]] = {}
         self._deliveries: dict[str, Sink] = {}
         document = plan.document()
+        self._stepping = False
+        steps = plan.steps()
+        self._held_back = _upstream_of_length_windows(steps)
         self._reaching_back: set[str] = set()
-        for step in plan.steps():
+        for step in steps:
             self._start(step)
         # The sinks that may name a source's tuples, and for how long.
         self._naming: list[tuple[SourceIds, list[tuple[Sink, int]]]] = [
@@ -70,35 +74,37 @@ class Engine:
 
     def feed(self, source: str, items: list[Any]) -> None:
         """The next items of a source, in the order in which they came."""
-        self._source(source).take(items)
-        self._settle()
+        taking = self._source(source)
+        with self._step():
+            taking.take(items)
 
     def watermark(self, source: str, ts: int) -> None:
         """Promise that every later item of the source has at least this ts."""
-        self._source(source).advance_to(ts)
-        self._settle()
+        self._advance(source, checked_ts(ts), False)
 
     def idle(self, source: str) -> None:
         """Do not wait for the source until its next item."""
-        self._source(source).idle = True
-        self._settle()
+        self._advance(source, BEGINNING, True)
 
     def close(self, source: str) -> None:
         """The source has ended."""
-        self.watermark(source, END_OF_TIME)
+        self._advance(source, END_OF_TIME, False)
 
     def finish(self) -> None:
         """All sources have ended."""
         for source in self._sources:
             self.close(source)
 
-    def receive(self, stream: StreamId, tuples: list[tuple[int, Any, Origin]], watermark: int, hold: int) -> None:
+    def receive(
+        self, stream: StreamId, tuples: list[tuple[int, Any, Origin]], watermark: int, hold: int, idle: bool
+    ) -> None:
         """What the Send of another agent transmitted."""
-        receive = self._receives.get((stream.agent, stream.name))
-        if receive is None:
+        receives = self._receives.get((stream.agent, stream.name))
+        if receives is None:
             raise PlanError(f"plan {self.plan.name!r} receives no stream {stream.name!r} of {stream.agent!r}")
-        receive.take(tuples, watermark, hold)
-        self._settle()
+        with self._step():
+            for receive in receives:
+                receive.take(tuples, watermark, hold, idle)
 
     def watermark_of(self, source: str) -> int:
         """What the source has promised."""
@@ -108,7 +114,7 @@ class Engine:
     def metrics(self) -> dict[str, Counts]:
         """Counters of every operator."""
         return {
-            name: Counts(each.taken, each.given, each.late if isinstance(each, Source) else 0, each.faults.skipped)
+            name: Counts(each.taken, each.given, each.faults.lates, each.faults.skipped)
             for name, each in self._operators.items()
         }
 
@@ -118,26 +124,27 @@ class Engine:
             raise PlanError(f"plan {self.plan.name!r} has no source {name!r}")
         return source
 
-    def _settle(self) -> None:
-        """After a step: idle sources follow the others, and ids that no result can name again are forgotten."""
-        for source in self._sources.values():
-            if source.idle:
-                self._follow(source)
+    def _advance(self, source: str, watermark: int, idle: bool) -> None:
+        advancing = self._source(source)
+        with self._step():
+            advancing.advance_to(watermark, idle)
+
+    @contextmanager
+    def _step(self) -> Iterator[None]:
+        """One call at a time, and none after one that failed: what it had taken in by then is not accounted for."""
+        if self._stepping:
+            raise RuntimeError(
+                f"plan {self.plan.name!r}: the engine has failed, or is called from its own emit or sink"
+            )
+        self._stepping = True
+        yield
         for ids, reached in self._naming:
             if ids.waiting():
                 before = END_OF_TIME
                 for sink, delay in reached:
                     before = min(before, sink.watermark - delay, sink.hold - delay)
                 ids.forget(before)
-
-    def _follow(self, idle: Source) -> None:
-        """Time passes for an idle source as it does for the slowest of the others, or past what they said in all."""
-        others = [each for each in self._sources.values() if not each.idle]
-        still_open = [each.watermark for each in others if each.watermark < END_OF_TIME]
-        if still_open:
-            idle.advance_to(min(still_open))
-        elif others:
-            idle.advance_to(max(each.reached for each in others) + 1)
+        self._stepping = False
 
     def _start(self, step: Step) -> None:
         node = step.node
@@ -156,13 +163,14 @@ class Engine:
         name = node.name
         functions = step.functions
         lineage = self._lineage
-        faults = Faults(name, step.skip, self._emit)
+        faults = Faults(StreamId(self._agent, self._epoch, name), step.skip, self._emit)
         match node.operator:
             case "source":
                 return self._source_operator(step, faults)
             case "receive":
                 receive = Receive(name, faults, lineage)
-                self._receives[cast(str, node.parameters["sender"]), cast(str, node.parameters["stream"])] = receive
+                key = (cast(str, node.parameters["sender"]), cast(str, node.parameters["stream"]))
+                self._receives.setdefault(key, []).append(receive)
                 return receive
             case "map":
                 return Map(name, faults, lineage, functions["function"])
@@ -183,14 +191,12 @@ class Engine:
 
     def _source_operator(self, step: Step, faults: Faults) -> Source:
         parameters = cast("dict[str, Any]", step.node.parameters)
-        stream = StreamId(self._agent, self._epoch, step.node.name)
-        ids = SourceIds(stream, parameters["ids"], self._emit)
+        ids = SourceIds(faults.stream, parameters["ids"], step.node.name in self._held_back, self._emit)
         source = Source(
             step.node.name,
             faults,
             self._lineage,
             ids,
-            self._emit,
             step.functions.get("ts"),
             parameters["disorder_ms"],
             parameters["watermarks"] == "explicit",
@@ -237,16 +243,25 @@ class Engine:
 
     def _delivering_operator(self, step: Step, faults: Faults) -> Operator:
         name = step.node.name
-        stream = StreamId(self._agent, self._epoch, name)
         if step.node.operator == "sink":
-            sink = Sink(name, faults, self._lineage, stream, self._emit, step.functions.get("function"))
+            sink = Sink(name, faults, self._lineage, faults.stream, self._emit, step.functions.get("function"))
         else:
             if self._transmit is None:
                 raise PlanError("sends to other agents, but there is no connection to any", name)
-            sink = Send(name, faults, self._lineage, stream, self._emit, self._transmit)
+            sink = Send(name, faults, self._lineage, faults.stream, self._emit, self._transmit)
         self._deliveries[name] = sink
         return sink
 
     def _histories(self, step: Step) -> list[HoldHistory | None]:
         """One per input that may reach back further than its watermark."""
         return [HoldHistory() if name in self._reaching_back else None for name in step.node.inputs]
+
+
+def _upstream_of_length_windows(steps: list[Step]) -> set[str]:
+    """The operators whose tuples a length window may keep."""
+    found: set[str] = set()
+    for step in reversed(steps):
+        window = step.node.parameters.get("window")
+        if step.node.name in found or (isinstance(window, dict) and window["kind"] == "length"):
+            found.update(step.node.inputs)
+    return found

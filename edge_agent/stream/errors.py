@@ -14,16 +14,23 @@ class StreamError(Exception):
         self.ts = ts
         self.payload = payload
         self.__cause__ = error  # also where `raise ... from` is compiled away
+        on = "" if ts is None and payload is None else f" on {shown(payload)}"
         at = "" if ts is None else f" at ts {ts}"
-        super().__init__(
-            f"operator {operator!r}: {function} raised {type(error).__name__}: {error} on {shown(payload)}{at}"
-        )
+        super().__init__(f"operator {operator!r}: {function} raised {described(error)}{on}{at}")
 
 
-def shown(value: Any, limit: int = 200) -> str:
-    """A value for an error message: short, and never itself a reason to fail."""
+def described(error: BaseException) -> str:
+    """An exception's kind and text."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__
+
+
+def shown(value: Any, most: int = 200) -> str:
+    """A value for a message: short, and never itself a reason to fail."""
     try:
         text = repr(value)
-    except Exception:
-        text = f"<{type(value).__name__} without repr>"
-    return text if len(text) <= limit else f"{text[:limit]}..."
+    except Exception as error:
+        return f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"

@@ -30,7 +30,7 @@ class _Reader:
         self._items = items
         self._size = 1
         self.ended = False
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
 
     def read(self) -> list[Any]:
         """The next items; fewer than asked for means that they have ended."""
@@ -50,18 +50,20 @@ class _Reader:
         return taken
 
 
-class _ListReader(_Reader):
+class _ListReader:
     """Items that are all at hand: a list, read in slices."""
 
     def __init__(self, items: list[Any]) -> None:
-        super().__init__(iter(items))
-        self._list = items
+        self._items = items
         self._at = 0
+        self.ended = False
+        self.error: BaseException | None = None
 
     def read(self) -> list[Any]:
-        taken = self._list[self._at : self._at + LIST_SIZE]
+        """The next items."""
+        taken = self._items[self._at : self._at + LIST_SIZE]
         self._at += len(taken)
-        self.ended = self._at >= len(self._list)
+        self.ended = self._at >= len(self._items)
         return taken
 
 
@@ -75,7 +77,7 @@ class _LiveReader:
         self._stopped = False
         self._finished = False
         self.ended = False
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self._reading = threading.Thread(target=self._run, name=f"source {name}", daemon=True)
         self._reading.start()
 
@@ -106,8 +108,8 @@ class _LiveReader:
                         return
                     self._read.append(item)
                     self._arrival.notify_all()
-        except Exception as error:
-            self.error = error
+        except BaseException as error:
+            self.error = error  # whatever it is: it is raised again where the plan runs
         finally:
             with self._arrival:
                 self._finished = True
@@ -132,23 +134,30 @@ def _opened(name: str, given: Items) -> Iterable[Any]:
 class Feeder:
     """All sources of one engine."""
 
-    def __init__(self, plan: Plan, engine: Engine, inputs: Mapping[str, Iterable[Any]] | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        engine: Engine,
+        inputs: Mapping[str, Iterable[Any]] | None = None,
+        *,
+        arrival: threading.Condition | None = None,
+    ) -> None:
         inputs = inputs or {}
         self._engine = engine
-        self._arrival = threading.Condition()
-        self._readers: dict[str, _Reader] = {}
+        self._arrival = arrival or threading.Condition()  # shared by those who wait for each other
+        self._readers: dict[str, _Reader | _ListReader] = {}
         self._live: dict[str, _LiveReader] = {}
         sources = {step.node.name: step for step in plan.steps() if step.node.operator == "source"}
         for name in inputs:
             if name not in sources:
                 raise PlanError(f"plan {plan.name!r} has no source {name!r}")
-        ready: dict[str, Iterable[Any]] = {}
+        opened: dict[str, Iterable[Any]] = {}
         for name, step in sources.items():
             items = inputs.get(name, step.items)
             if items is None:
                 raise PlanError("has no items: give them in the plan or when it runs", name)
-            ready[name] = _opened(name, items)
-        for name, each in ready.items():
+            opened[name] = _opened(name, items)
+        for name, each in opened.items():
             if sources[name].live:
                 self._live[name] = _LiveReader(name, iter(each), self._arrival)
             elif isinstance(each, list):
@@ -156,17 +165,31 @@ class Feeder:
             else:
                 self._readers[name] = _Reader(iter(each))
 
+    @property
+    def running(self) -> bool:
+        """Whether any source has not ended yet."""
+        return bool(self._readers or self._live)
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is anything to feed now. The condition must be held."""
+        return bool(self._readers) or any(each.ready for each in self._live.values())
+
+    def run(self) -> None:
+        """Feed until all sources have ended."""
+        while self.running:
+            if not self.feed():
+                with self._arrival:
+                    self._arrival.wait_for(lambda: self.ready)
+
     def feed(self) -> bool:
-        """Feed one list; False if all sources have ended."""
-        if self._live:
-            with self._arrival:
-                if not self._readers:
-                    self._arrival.wait_for(lambda: any(each.ready for each in self._live.values()))
-                arrived = [(name, each, each.read()) for name, each in self._live.items() if each.ready]
-            for name, each, items in arrived:
-                self._fed(name, items, each.ended, each.error)
-                if each.ended:
-                    del self._live[name]
+        """Feed what is at hand now, a list of each; False if there was nothing."""
+        with self._arrival:
+            arrived = [(name, each, each.read()) for name, each in self._live.items() if each.ready]
+        for name, each, items in arrived:
+            self._fed(name, items, each.ended, each.error)
+            if each.ended:
+                del self._live[name]
         if self._readers:
             name = min(self._readers, key=self._engine.watermark_of)
             reader = self._readers[name]
@@ -174,7 +197,8 @@ class Feeder:
             self._fed(name, items, reader.ended, reader.error)
             if reader.ended:
                 del self._readers[name]
-        return bool(self._readers or self._live)
+            return True
+        return bool(arrived)
 
     def stop(self) -> None:
         """Leave what has not been read."""
@@ -182,10 +206,12 @@ class Feeder:
             for each in self._live.values():
                 each.stop()
 
-    def _fed(self, name: str, items: list[Any], ended: bool, error: Exception | None) -> None:
+    def _fed(self, name: str, items: list[Any], ended: bool, error: BaseException | None) -> None:
         if items:
             self._engine.feed(name, items)
         if ended:
-            if error is not None:
+            if isinstance(error, Exception):
                 raise StreamError(name, "items", None, None, error)
+            if error is not None:
+                raise error
             self._engine.close(name)

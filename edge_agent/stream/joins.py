@@ -195,7 +195,8 @@ class WindowJoin(Join):
 
     def meet(self, side: int, key: Any, t: StreamTuple) -> None:
         self.moved(t[0])
-        self._sides[side].add(key, t)
+        if t[0] >= self._next_end - self._size:  # not in the gap between two windows
+            self._sides[side].add(key, t)
 
     def moved(self, now: int) -> None:
         lefts, rights = self._sides

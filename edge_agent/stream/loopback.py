@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
@@ -43,11 +44,8 @@ class Loopback:
                 if (agent, stream, receiver) not in received:
                     raise PlanError(f"agent {receiver!r} does not receive what {agent!r} sends it", stream)
         self._plans = plans
-        self.results = {agent: Results() for agent in plans}
-        self._engines = {
-            agent: Engine(plan, emit or self.results[agent].note, agent=agent, transmit=self._cross)
-            for agent, plan in plans.items()
-        }
+        self._emit = emit
+        self._engines: dict[str, Engine] = {}
 
     def run(self, inputs: Mapping[str, Mapping[str, Iterable[Any]]] | None = None) -> dict[str, Results]:
         """Run until the sources of all agents have ended, each agent in turn."""
@@ -55,18 +53,35 @@ class Loopback:
         for agent in given:
             if agent not in self._plans:
                 raise PlanError(f"there is no agent {agent!r}")
-        feeders = [Feeder(plan, self._engines[agent], given.get(agent)) for agent, plan in self._plans.items()]
+        results = {agent: Results() for agent in self._plans}
+        self._engines = {
+            agent: Engine(
+                plan,
+                results[agent].note if self._emit is None else self._emit,
+                agent=agent,
+                transmit=self._cross,
+            )
+            for agent, plan in self._plans.items()
+        }
+        arrival = threading.Condition()
+        feeders: list[Feeder] = []
         try:
-            running = list(feeders)
-            while running:
-                running = [feeder for feeder in running if feeder.feed()]
+            for agent, engine in self._engines.items():
+                feeders.append(Feeder(engine.plan, engine, given.get(agent), arrival=arrival))
+            while any(feeder.running for feeder in feeders):
+                fed = [feeder.feed() for feeder in feeders]
+                if not any(fed):
+                    with arrival:
+                        arrival.wait_for(lambda: any(feeder.ready for feeder in feeders))
         finally:
             for feeder in feeders:
                 feeder.stop()
             for agent, engine in self._engines.items():
-                self.results[agent].metrics = engine.metrics
-        return self.results
+                results[agent].metrics = engine.metrics
+        return results
 
-    def _cross(self, stream: StreamId, tuples: list[tuple[int, Any, Origin]], watermark: int, hold: int) -> None:
+    def _cross(
+        self, stream: StreamId, tuples: list[tuple[int, Any, Origin]], watermark: int, hold: int, idle: bool
+    ) -> None:
         for receiver in self._receivers[stream.agent, stream.name]:
-            self._engines[receiver].receive(stream, tuples, watermark, hold)
+            self._engines[receiver].receive(stream, tuples, watermark, hold, idle)

@@ -8,42 +8,65 @@ from operator import itemgetter
 
 from edge_agent.stream.lineage.base import StreamTuple
 from edge_agent.stream.operator import Faults, HoldHistory, Operator
-from protocol.records import BEGINNING
+from protocol.records import BEGINNING, END_OF_TIME
 
 ts_of = itemgetter(0)
 
 
 class Merging(Operator):
-    """Keeps what comes until the lowest watermark has passed it."""
+    """Keeps what comes until the lowest watermark of the inputs that are not idle has passed it."""
 
     def __init__(self, name: str, faults: Faults, histories: list[HoldHistory | None]) -> None:
         super().__init__(name, faults)
         self._waiting: list[list[StreamTuple]] = [[] for _ in histories]
         self._watermarks = [BEGINNING] * len(histories)
         self._holds = [BEGINNING] * len(histories)
+        self._idle = [False] * len(histories)
         self._histories = histories
+        self._now = BEGINNING
 
     def feed(self, port: int, batch: list[StreamTuple]) -> None:
         self.taken += len(batch)
+        if batch[0][0] < self._now:  # the input had been idle
+            batch = self._in_time(batch)
+            if not batch:
+                return
         self._waiting[port].extend(batch)
         history = self._histories[port]
         if history is not None:
             history.note(batch)
 
-    def advance(self, port: int, watermark: int, hold: int) -> None:
+    def advance(self, port: int, watermark: int, hold: int, idle: bool) -> None:
         self._watermarks[port] = watermark
         self._holds[port] = hold
+        self._idle[port] = idle
         history = self._histories[port]
         if history is not None:
             history.promise(watermark, hold)
-        now = min(self._watermarks)
-        self.pass_time(now, [cut(waiting, now) for waiting in self._waiting])
+        awaited = [
+            each for each, idle in zip(self._watermarks, self._idle, strict=True) if not idle and each < END_OF_TIME
+        ]
+        if awaited or min(self._watermarks) == END_OF_TIME:
+            now = max(self._now, min(awaited, default=END_OF_TIME))
+            ready = [cut(waiting, now) for waiting in self._waiting]
+        else:
+            # There is nobody to wait for: let everything go, and go on from there.
+            ready, self._waiting = self._waiting, [[] for _ in self._waiting]
+            now = max([self._now, *(each[-1][0] for each in ready if each)])
+        self._now = now
+        self.pass_time(now, ready)
         kept_since = self.kept_since(now)
         holds = [
             hold if history is None else history.since(kept_since)
             for hold, history in zip(self._holds, self._histories, strict=True)
         ]
-        self.promise(now, min(*holds, self.held()))
+        self.promise(now, min(*holds, self.held()), not awaited)
+
+    def _in_time(self, batch: list[StreamTuple]) -> list[StreamTuple]:
+        for t in batch:
+            if t[0] < self._now:
+                self.faults.late(t[0], t[1], self._now)
+        return [t for t in batch if t[0] >= self._now]
 
     def pass_time(self, now: int, ready: list[list[StreamTuple]]) -> None:
         """Everything below `now` has come; `ready` is what came since the last time, per input."""

@@ -1,8 +1,8 @@
 """What every running operator is: lists of tuples in, lists of tuples out, and promises about time.
 
 Tuples travel in lists, in event-time order on every stream. After each list comes a promise: later
-tuples have ts >= watermark, and nothing older than `hold` is kept in a length window upstream.
-A list that was given is never changed by anyone.
+tuples have ts >= watermark, and nothing older than `hold` is kept in a length window upstream; if the
+stream is idle, nobody should wait for it. A list that was given is never changed by anyone.
 """
 
 from __future__ import annotations
@@ -11,27 +11,35 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from edge_agent.stream.errors import StreamError
+from edge_agent.stream.errors import StreamError, described
 from edge_agent.stream.functions import name_of
 from edge_agent.stream.lineage.base import StreamTuple
-from protocol.records import BEGINNING, END_OF_TIME, Record, Skipped
+from protocol.ids import StreamId
+from protocol.records import BEGINNING, END_OF_TIME, Late, Record, Skipped
 
 
 class Faults:
-    """What happens when the user's code raises: stop, or leave the tuple out, count and tell."""
+    """What an operator leaves out, counted and told: tuples that come late, and those that user code raises on."""
 
-    def __init__(self, operator: str, skip: bool, emit: Callable[[Record], None]) -> None:
-        self.operator = operator
+    def __init__(self, stream: StreamId, skip: bool, emit: Callable[[Record], None]) -> None:
+        self.stream = stream
         self.skip = skip
         self.skipped = 0
+        self.lates = 0
         self._emit = emit
+
+    def late(self, ts: int, payload: Any, watermark: int) -> None:
+        """A tuple came although a watermark had passed it."""
+        self.lates += 1
+        self._emit(Late(self.stream, ts, payload, watermark))
 
     def failed(self, function: Any, ts: int | None, payload: Any, error: Exception) -> None:
         """Raise a StreamError that names all of this, or note it and return."""
+        operator = self.stream.name
         if not self.skip:
-            raise StreamError(self.operator, name_of(function), ts, payload, error)
+            raise StreamError(operator, name_of(function), ts, payload, error)
         self.skipped += 1
-        self._emit(Skipped(self.operator, name_of(function), ts, payload, f"{type(error).__name__}: {error}"))
+        self._emit(Skipped(operator, name_of(function), ts, payload, described(error)))
 
 
 class Operator:
@@ -52,9 +60,9 @@ class Operator:
         """The next tuples of an input."""
         raise NotImplementedError
 
-    def advance(self, port: int, watermark: int, hold: int) -> None:
+    def advance(self, port: int, watermark: int, hold: int, idle: bool) -> None:
         """A promise about an input. Passed on as it is unless the operator keeps tuples."""
-        self.promise(watermark, hold)
+        self.promise(watermark, hold, idle)
 
     def give(self, batch: list[StreamTuple]) -> None:
         """Pass tuples on."""
@@ -63,10 +71,10 @@ class Operator:
             for consumer, port in self._outputs:
                 consumer.feed(port, batch)
 
-    def promise(self, watermark: int, hold: int) -> None:
+    def promise(self, watermark: int, hold: int, idle: bool) -> None:
         """Pass a promise on."""
         for consumer, port in self._outputs:
-            consumer.advance(port, watermark, hold)
+            consumer.advance(port, watermark, hold, idle)
 
 
 class HoldHistory:
@@ -84,6 +92,8 @@ class HoldHistory:
 
     def note(self, batch: list[StreamTuple]) -> None:
         """Tuples came in."""
+        if self._lists and self._lists[-1][1] == self._reach:
+            self._lists.pop()
         self._lists.append((batch[-1][0], self._reach))
 
     def promise(self, watermark: int, hold: int) -> None:

@@ -62,11 +62,10 @@ def run(
         if node.operator in ("send", "receive"):
             raise PlanError("joins the plan to other agents: run it together with theirs", node.name)
     results = Results()
-    engine = Engine(plan, emit or results.note, agent=agent, epoch=epoch)
+    engine = Engine(plan, results.note if emit is None else emit, agent=agent, epoch=epoch)
     feeder = Feeder(plan, engine, inputs)
     try:
-        while feeder.feed():
-            pass
+        feeder.run()
     finally:
         feeder.stop()
         results.metrics = engine.metrics

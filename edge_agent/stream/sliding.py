@@ -18,6 +18,8 @@ from edge_agent.stream.aggregators import Aggregator, Collect, Distinct, Own
 class Slider:
     """One aggregator over one key's window."""
 
+    __slots__ = ()
+
     def push(self, state: Any) -> None:
         """A pane enters."""
         raise NotImplementedError
@@ -50,8 +52,12 @@ class TwoStacks(Slider):
     def evict(self) -> None:
         if self._front:
             self._front.pop()
-        else:
-            self._gone += 1
+            return
+        self._gone += 1
+        if 2 * self._gone > len(self._back):  # nobody has asked for the value for long
+            del self._back[: self._gone]
+            self._gone = 0
+            self._merged = 0
 
     def value(self) -> Any:
         merge = self._aggregator.merge
@@ -150,6 +156,10 @@ class Again(Aggregator):
         self._own.fold(values)  # what cannot be added raises now, while its pane is known
         return values
 
+    def extend(self, state: Any, value: Any) -> Any:
+        self._own.extend(self._own.fold(state), value)
+        return [*state, value]
+
     def result(self, state: Any) -> Any:
         return self._own.result(self._own.fold(state))
 
@@ -161,7 +171,7 @@ def slidable(aggregator: Aggregator) -> Aggregator:
 
 def slider(aggregator: Aggregator) -> Slider:
     """The cheapest way to slide this aggregator."""
-    if isinstance(aggregator, Distinct):
+    if type(aggregator) is Distinct:
         return Distincts()
     if isinstance(aggregator, (Collect, Again)):
         return Kept(aggregator)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,23 +18,25 @@ class SourceIds:
     Policy `uid` tells tuples apart by being two, `attributes` by what they say: (ts, payload).
     """
 
-    def __init__(self, stream: StreamId, policy: str, emit: Callable[[Record], None]) -> None:
+    def __init__(self, stream: StreamId, policy: str, held_back: bool, emit: Callable[[Record], None]) -> None:
         self.stream = stream
-        self._by_attributes = policy == "attributes"
-        self._emit = emit
-        self._next = 0
+        self.held_back = held_back  # a length window may keep a tuple for ever
+        self.by_attributes = policy == "attributes"
         # Key -> (tuple, origin). With `uid` the key is the tuple's identity, which is its own for
         # as long as the entry keeps the tuple alive.
         self.known: dict[Any, tuple[Any, SourcePayload]] = {}
         self._in_turn: deque[tuple[int, Any]] = deque()
+        self._emit = emit
+        self._next = 0
 
-    def waiting(self) -> bool:
-        """Whether there is anything to forget."""
-        return len(self._in_turn) > 0
+    def check(self, t: tuple[Any, ...]) -> None:
+        """Raise for a tuple that cannot be told apart by what it says."""
+        if self.by_attributes:
+            hash(self._key(t))
 
     def origin(self, t: tuple[Any, ...]) -> SourcePayload:
         """The tuple's origin: a new one if this is the first time that it leaves."""
-        key = (t[0], frozen(t[1])) if self._by_attributes else id(t)
+        key = self._key(t)
         known = self.known.get(key)
         if known is not None:
             return known[1]
@@ -44,7 +47,11 @@ class SourceIds:
 
     def new_origin(self, t: tuple[Any, ...]) -> SourcePayload:
         """The origin of a tuple that has none and will remember this one itself."""
-        return self.origin(t) if self._by_attributes else self._give(t)
+        return self.origin(t) if self.by_attributes else self._give(t)
+
+    def waiting(self) -> bool:
+        """Whether there is anything to forget."""
+        return len(self._in_turn) > 0
 
     def forget(self, before: int) -> None:
         """No later result can come from tuples with ts < `before`.
@@ -56,6 +63,9 @@ class SourceIds:
         while in_turn and in_turn[0][0] < before:
             del self.known[in_turn.popleft()[1]]
 
+    def _key(self, t: tuple[Any, ...]) -> Any:
+        return (t[0], frozen(t[1])) if self.by_attributes else id(t)
+
     def _give(self, t: tuple[Any, ...]) -> SourcePayload:
         source = SourcePayload(self.stream, self._next, t[0], t[1])
         self._next += 1
@@ -64,7 +74,9 @@ class SourceIds:
 
 
 def frozen(value: Any) -> Any:
-    """A hashable stand-in that is equal exactly when the values say the same."""
+    """A hashable stand-in that is equal exactly when the values say the same; all NaN say the same."""
+    if isinstance(value, float) and math.isnan(value):
+        return (float, "nan")
     if isinstance(value, Mapping):
         return (dict, frozenset((frozen(key), frozen(item)) for key, item in value.items()))
     if isinstance(value, (list, tuple)):

@@ -8,6 +8,7 @@ them and then leave in order of (ts, arrival), so no operator ever sees disorder
 from __future__ import annotations
 
 import operator
+from bisect import insort_right
 from collections.abc import Callable
 from typing import Any
 
@@ -15,10 +16,12 @@ from edge_agent.stream.lineage.base import Lineage, StreamTuple
 from edge_agent.stream.merge import cut, ts_of
 from edge_agent.stream.operator import Faults, Operator
 from edge_agent.stream.source_ids import SourceIds
-from protocol.records import BEGINNING, END_OF_TIME, Late, Origin, Record
+from protocol.records import BEGINNING, END_OF_TIME, Origin
 
 MIN_TS = -(2**62) + 1
 MAX_TS = 2**62 - 1
+# Up to so many tuples are put in their places one by one; more are sorted in.
+FEW = 16
 
 
 class Watermark:
@@ -27,7 +30,7 @@ class Watermark:
     __slots__ = ("ts",)
 
     def __init__(self, ts: Any) -> None:
-        self.ts: int = _whole(ts)
+        self.ts: int = checked_ts(ts)
 
     def __repr__(self) -> str:
         return f"Watermark({self.ts})"
@@ -52,7 +55,6 @@ class Source(Operator):
         faults: Faults,
         lineage: Lineage,
         ids: SourceIds,
-        emit: Callable[[Record], None],
         ts: Callable[[Any], Any] | None,
         disorder_ms: int,
         explicit: bool,
@@ -60,23 +62,19 @@ class Source(Operator):
         super().__init__(name, faults)
         self.ids = ids
         self.watermark = BEGINNING
-        self.reached = BEGINNING  # the highest ts of any tuple
-        self.idle = False
-        self.late = 0
         self._lineage = lineage
-        self._emit = emit
         self._ts = ts
         self._disorder_ms = disorder_ms
+        self._explicit = explicit
         self._in_order = disorder_ms == 0 and not explicit
-        # The watermark follows the newest ts; an explicit one does not, as if this could not be topped.
-        self._newest = MAX_TS if explicit else BEGINNING
         self._waiting: list[StreamTuple] = []
 
     def take(self, items: list[Any]) -> None:
         """The next items, in the order in which they came."""
         if not items:
             return
-        if not (self._in_order and self._ts is None and self._take_usual(items)):
+        usual = self._in_order and self._ts is None and not self.ids.by_attributes
+        if not (usual and self._take_usual(items)):
             self._take_any(items)
 
     def _take_usual(self, items: list[tuple[Any, Any]]) -> bool:
@@ -91,26 +89,21 @@ class Source(Operator):
                     return False
                 floor = time
                 born.append((ts, value, ids))
-        except (TypeError, ValueError):
+        except Exception:
             return False
         if floor > MAX_TS:
             return False
         self.taken += len(items)
-        self.idle = False
-        self._newest = floor
-        self.reached = floor
         self.give(self._lineage.born(born))
-        self.advance_to(floor)
+        self.advance_to(floor, False)
         return True
 
     def _take_any(self, items: list[Any]) -> None:
         """Take items of all kinds: late, out of order, controls, and those that are no tuples at all."""
         controls = 0
         born: list[StreamTuple] = []
-        late: list[Late] = []
         ids = self.ids
         ts_of_value = self._ts
-        newest = self._newest
         floor = max(self.watermark, MIN_TS)
         for item in items:
             if isinstance(item, (Watermark, Idle)):
@@ -124,41 +117,40 @@ class Source(Operator):
                 else:
                     value = item
                     ts = ts_of_value(item)
-                if type(ts) is not int:
-                    ts = _whole(ts)
-                if not MIN_TS <= ts <= MAX_TS:
-                    raise OverflowError(f"{ts} is not between {MIN_TS} and {MAX_TS}")
+                ts = checked_ts(ts)
+                t = (ts, value, ids)
+                ids.check(t)
             except Exception as error:
                 self.faults.failed("timestamp" if ts_of_value is None else ts_of_value, None, item, error)
                 continue
             if ts < floor:
-                late.append(Late(ids.stream, ts, value, floor))
+                self.faults.late(ts, value, floor)
                 continue
-            if ts > newest:
-                newest = ts
+            if not self._explicit:
                 floor = max(floor, ts - self._disorder_ms)
-            self.reached = max(self.reached, ts)
-            born.append((ts, value, ids))
+            born.append(t)
         self.taken += len(items) - controls
-        self._newest = newest
-        self.idle = items[-1] is IDLE
-        self.late += len(late)
-        for each in late:
-            self._emit(each)
         born = self._lineage.born(born)
         if self._in_order:
             self.give(born)
         else:
+            self._wait(born)
+        self.advance_to(floor, isinstance(items[-1], Idle))
+
+    def _wait(self, born: list[StreamTuple]) -> None:
+        """Put tuples in order of (ts, arrival) with those that wait already."""
+        if len(born) > FEW:
             self._waiting.extend(born)
             self._waiting.sort(key=ts_of)
-        self.advance_to(floor)
+        else:
+            for t in born:
+                insort_right(self._waiting, t, key=ts_of)
 
-    def advance_to(self, watermark: int) -> None:
+    def advance_to(self, watermark: int, idle: bool) -> None:
         """Promise that every later tuple has at least this ts, and give what has waited for that."""
-        if watermark > self.watermark:
-            self.watermark = watermark
-            self.give(cut(self._waiting, watermark))
-            self.promise(watermark, END_OF_TIME)
+        self.watermark = max(self.watermark, watermark)
+        self.give(cut(self._waiting, self.watermark))
+        self.promise(self.watermark, END_OF_TIME, idle)
 
 
 class Receive(Operator):
@@ -167,19 +159,30 @@ class Receive(Operator):
     def __init__(self, name: str, faults: Faults, lineage: Lineage) -> None:
         super().__init__(name, faults)
         self._lineage = lineage
+        self._watermark = BEGINNING
 
-    def take(self, tuples: list[tuple[int, Any, Origin]], watermark: int, hold: int) -> None:
-        """The next tuples and the promise that came with them."""
+    def take(self, tuples: list[tuple[int, Any, Origin]], watermark: int, hold: int, idle: bool) -> None:
+        """The next tuples and the promise that came with them; what breaks an earlier promise is late."""
         self.taken += len(tuples)
-        self.give([self._lineage.arrived(ts, value, origin) for ts, value, origin in tuples])
-        self.promise(watermark, hold)
+        arrived: list[StreamTuple] = []
+        for ts, value, origin in tuples:
+            if ts < self._watermark:
+                self.faults.late(ts, value, self._watermark)
+            else:
+                arrived.append(self._lineage.arrived(ts, value, origin))
+        self.give(arrived)
+        self._watermark = max(self._watermark, watermark)
+        self.promise(self._watermark, hold, idle)
 
 
-def _whole(ts: Any) -> int:
-    """A timestamp of a whole-number type other than int, as int."""
+def checked_ts(ts: Any) -> int:
+    """A timestamp as int; raises for what is none."""
     if isinstance(ts, bool):
         raise TypeError(f"a timestamp must be whole milliseconds, not {ts!r}")
     try:
-        return operator.index(ts)
+        whole = operator.index(ts)
     except TypeError:
         raise TypeError(f"a timestamp must be whole milliseconds, not {ts!r}") from None
+    if not MIN_TS <= whole <= MAX_TS:
+        raise OverflowError(f"{whole} is not between {MIN_TS} and {MAX_TS}")
+    return whole

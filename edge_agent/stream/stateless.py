@@ -40,15 +40,17 @@ class Map(Operator):
     def feed(self, port: int, batch: list[StreamTuple]) -> None:
         self.taken += len(batch)
         function = self._function
-        inputs = batch
         values: list[Any] = []
+        failed: set[int] = set()  # places in the list
         for t in batch:
             try:
                 values.append(function(t[1]))
             except Exception as error:
                 self.faults.failed(function, t[0], t[1], error)
-                inputs = inputs[: len(values)] + inputs[len(values) + 1 :]
-        self.give(self._lineage.mapped(inputs, values))
+                failed.add(len(values) + len(failed))
+        if failed:
+            batch = [t for place, t in enumerate(batch) if place not in failed]
+        self.give(self._lineage.mapped(batch, values))
 
 
 class FlatMap(Operator):

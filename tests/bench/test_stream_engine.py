@@ -143,9 +143,9 @@ def test_a_worker_runs_what_it_is_asked_and_tells_of_errors() -> None:
     with Worker("pure") as worker:
         assert worker.ask("engine")["file"].endswith(".py")
         worker.ask("prepare", **SMALL)
-        answer = worker.ask("query", query="Q1", mode="segments", collector=True)
+        answer = worker.ask("query", query="Q1", mode="segments", relaxed=True)
         assert answer["units"] >= 60 * 40
         assert answer["cpu_s"] > 0
         assert worker.ask("peak", query="Q1", mode="input", size=SMALL["sparse"])["peak_kb"] > 1_000
         with pytest.raises(Exception, match="no such mode"):
-            worker.ask("query", query="Q1", mode="no such mode", collector=True)
+            worker.ask("query", query="Q1", mode="no such mode", relaxed=True)

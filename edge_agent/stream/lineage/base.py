@@ -16,6 +16,8 @@ StreamTuple = tuple[Any, ...]
 class WindowLog:
     """The tuples of one key inside a sliding window, so that a result can refer to them."""
 
+    __slots__ = ()
+
     def extend(self, tuples: list[StreamTuple]) -> None:
         """Newer tuples have entered the window."""
         raise NotImplementedError

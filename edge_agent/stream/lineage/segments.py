@@ -3,6 +3,7 @@
 The third field of a tuple is
 
     its source's `SourceIds`             a source tuple (one object shared by all of them)
+    its own `Remembered`                 a source tuple that a length window may keep for ever
     an `Origin`                          a tuple received from another agent
     a tuple of three: (ts, value, ...)   Map: the input
     a list of tuples                     Join: the pair, newer first; tumbling Aggregate: the window itself
@@ -21,6 +22,25 @@ from typing import Any
 from edge_agent.stream.lineage.base import Lineage, StreamTuple, WindowLog, oldest_first
 from edge_agent.stream.source_ids import SourceIds
 from protocol.records import Origin
+
+
+class Remembered:
+    """The origin of one source tuple, once it has left.
+
+    Ids in a SourceIds are forgotten as time passes. Where a length window holds time back they would
+    pile up there, so such tuples remember their own.
+    """
+
+    __slots__ = ("_ids", "_origin")
+
+    def __init__(self, ids: SourceIds) -> None:
+        self._ids = ids
+        self._origin: Origin | None = None
+
+    def origin(self, t: StreamTuple) -> Origin:
+        if self._origin is None:
+            self._origin = self._ids.new_origin(t)
+        return self._origin
 
 
 class SegmentLog(WindowLog):
@@ -51,6 +71,11 @@ class SegmentLog(WindowLog):
 class Segments(Lineage):
     """The default mode."""
 
+    def born(self, batch: list[StreamTuple]) -> list[StreamTuple]:
+        if batch and batch[0][2].held_back:
+            return [(t[0], t[1], Remembered(t[2])) for t in batch]
+        return batch
+
     def arrived(self, ts: int, value: Any, origin: Origin) -> StreamTuple:
         return (ts, value, origin)
 
@@ -75,8 +100,11 @@ class Segments(Lineage):
             for t in inputs:
                 up = t[2]
                 if type(up) is SourceIds:
-                    known = up.known.get(id(t))
-                    origin = up.origin(t) if known is None else known[1]
+                    known = up.known.get(id(t))  # never there if they are told apart by attributes
+                    origin: Origin = up.origin(t) if known is None else known[1]
+                    found[id(origin)] = origin
+                elif type(up) is Remembered:
+                    origin = up.origin(t)
                     found[id(origin)] = origin
                 elif isinstance(up, Origin):
                     found[up.stream, up.seq] = up
@@ -89,7 +117,7 @@ class Segments(Lineage):
 
     def origin(self, t: StreamTuple) -> Origin | None:
         up = t[2]
-        if isinstance(up, SourceIds):
+        if isinstance(up, (SourceIds, Remembered)):
             return up.origin(t)
         return up if isinstance(up, Origin) else None
 

@@ -161,7 +161,7 @@ def test_when_all_others_have_ended_an_idle_source_does_not_keep_what_they_said(
     engine.feed("busy", at("a@2 b@12"))
     engine.close("busy")
     assert [record.payload for record in records if isinstance(record, Delivery)] == ["a", "b"]
-    engine.feed("quiet", at("late@12 c@13"))
+    engine.feed("quiet", at("late@11 c@12"))
     engine.finish()
     assert [record.payload for record in records if isinstance(record, Delivery)] == ["a", "b", "c"]
     assert [record.payload for record in records if isinstance(record, Late)] == ["late"]
