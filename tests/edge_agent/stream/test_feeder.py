@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from edge_agent.stream import Count, Engine, Feeder, Plan, StreamError, run
+from edge_agent.stream import Count, Engine, Feeder, Loopback, Plan, StreamError, run
 from protocol.records import Delivery, Record
 
 
@@ -173,3 +173,33 @@ def test_a_stopped_feeder_leaves_the_rest_unread() -> None:
         if thread.name == "source s":
             thread.join(30)
     assert sensor.read == 2
+
+
+def test_an_exit_in_a_live_source_is_an_exit() -> None:
+    def leaving() -> Iterator[Any]:
+        yield 1, 1
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        run(passing("s"), {"s": leaving()}, emit=lambda record: None)
+
+
+def test_a_silent_agent_does_not_keep_another_from_working() -> None:
+    sensor = Sensor()
+    done = threading.Event()
+    plans = {"silent": passing("s"), "busy": passing("b", live=False)}
+
+    def last(record: Record) -> None:
+        if isinstance(record, Delivery) and record.payload == 4_999:
+            done.set()
+
+    thread = threading.Thread(
+        target=Loopback(plans, emit=last).run,
+        args=({"silent": {"s": sensor}, "busy": {"b": [(ts, ts) for ts in range(5_000)]}},),
+        daemon=True,
+    )
+    thread.start()
+    assert done.wait(30)
+    sensor.items.put(None)
+    thread.join(30)
+    assert not thread.is_alive()

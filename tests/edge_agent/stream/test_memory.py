@@ -142,3 +142,66 @@ def test_a_long_chain_of_one_key_is_freed_without_recursion(mode: str) -> None:
     engine.finish()
     del engine
     assert Reading.alive == 0
+
+
+@pytest.mark.parametrize("mode", ["none", "genealog", "segments"])
+@pytest.mark.parametrize("kind", ["window", "join"])
+def test_what_falls_between_two_windows_is_let_go(mode: str, kind: str) -> None:
+    # |-10-|                    |-10-|      every 1,000,000 ms
+    plan = Plan("gaps", provenance=mode)
+    keyed = plan.source("readings").key_by(key)
+    if kind == "window":
+        keyed.window(10, 1_000_000).aggregate(Count()).sink("results")
+    else:
+        keyed.join_window(keyed, 10, 1_000_000, combine=lambda left, right: 1).sink("results")
+    engine = Engine(plan, lambda record: None)
+    for first in range(0, 10_000, LIST):
+        engine.feed("readings", [(ts, Reading(ts)) for ts in range(first, first + LIST)])
+    assert Reading.alive <= 2 * LIST
+
+
+@pytest.mark.parametrize("mode", ["genealog", "segments"])
+def test_a_key_that_never_comes_again_keeps_only_its_own(mode: str) -> None:
+    plan = Plan("rare", provenance=mode)
+    plan.source("readings").key_by(lambda reading: reading.number > 0).length_window(2).aggregate(Count()).sink("out")
+    engine = Engine(plan, lambda record: None)
+    for first in range(0, 20_000, LIST):
+        engine.feed("readings", [(ts, Reading(ts)) for ts in range(first, first + LIST)])
+    assert Reading.alive <= 1 + 2 * LIST
+
+
+class Refusing:
+    """An aggregator without a result."""
+
+    def initialise(self) -> int:
+        return 0
+
+    def add(self, state: int, value: Reading) -> int:
+        return state
+
+    def result(self, state: int) -> int:
+        raise ValueError("no")
+
+
+def test_results_that_fail_leave_nothing_behind() -> None:
+    class Weighty:
+        """A state that keeps what was added."""
+
+        def initialise(self) -> list[Reading]:
+            return []
+
+        def add(self, state: list[Reading], value: Reading) -> list[Reading]:
+            return [*state, value]
+
+        def merge(self, earlier: list[Reading], later: list[Reading]) -> list[Reading]:
+            return earlier + later
+
+        def result(self, state: list[Reading]) -> int:
+            return len(state)
+
+    plan = Plan("failing", on_error="skip")
+    plan.source("readings").window(20, 10).aggregate(Refusing(), Weighty()).sink("out")
+    engine = Engine(plan, lambda record: None)
+    for first in range(0, 20_000, LIST):
+        engine.feed("readings", [(ts, Reading(ts)) for ts in range(first, first + LIST)])
+    assert Reading.alive <= 2 * LIST
