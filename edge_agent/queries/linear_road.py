@@ -116,7 +116,11 @@ def stops(cars: int = 200, rounds: int = 60, seed: int = 1, standing: float = ST
     spots: set[int] = set()
     wanted = int(cars * rounds * standing)
     kind = 0
+    tries = 0
     while wanted > 0:
+        tries += 1
+        if tries > 100 * cars * rounds:
+            raise ValueError(f"no room for so many stops: {standing:.0%} of {cars} cars x {rounds} rounds")
         first = rng.randrange(1, rounds - 16)
         one, other = rng.sample(range(cars), 2)
         spot = rng.randrange(ROAD_FEET)

@@ -162,7 +162,7 @@ def test_every_skipped_tuple_is_reported(name: str, mode: str) -> None:
 
 @every_mode
 @pytest.mark.parametrize("build", PER_RESULT.values(), ids=PER_RESULT)
-def test_skipping_a_result_loses_no_other(build: Build, mode: str) -> None:
+def test_the_plan_goes_on_behind_a_skipped_result(build: Build, mode: str) -> None:
     skipping = run(faulty(build, mode, "skip"), {"s": ITEMS})
     assert skipping.skipped
     assert {each.operator for each in skipping.skipped} == {"faulty"}
