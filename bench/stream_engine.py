@@ -1,0 +1,332 @@
+"""What the stream engine costs per tuple, with and without provenance, plain and compiled, next to streamz and bytewax.
+
+Q1 to Q4 are the queries of the GeneaLog paper's evaluation: Linear Road stopped cars and accidents, Smart Grid
+blackouts and anomalies. Modes: none, segments (the default), genealog (the paper's meta-attributes), annotation (the
+paper's baseline after Ariadne: id sets on every tuple and a store of all source tuples; plain build only, since it is a
+lineage that the benchmark brings along).
+
+CPU time of the process that runs the query. All variants take turns within each round, in every other round backwards,
+and ratios are taken per round: medians, and the bounds that hold the median with 95 % confidence. The input is a list
+made beforehand; the sink unfolds every result into its Delivery, and records go to a counter. Python's collector is on
+and relaxed, as threadline-agent runs it (`relax_collector`), for the peers as well; the column "700" is the overhead
+with the thresholds that Python starts with. Peak memory is what the kernel says of a fresh process per query and mode
+that reads the input from a generator.
+"""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench._goals import Report, parse_arguments
+from bench._statistics import Estimate, estimate, ratios
+from bench._stream_worker import MODES, QUERIES, ROOT, Answer, Worker, WorkerFailed
+
+ROUNDS = 21
+OVERLAPS = (4, 30, 120)
+GROUPS = ("count", "sum_mean", "min_max", "distinct", "first_last", "top3")
+PROVENANCE_SIZES = (4, 8, 24, 192, 1_024, 8_192)
+# The share of standing cars that makes provenance (every result with its sources) 0.4 % of the data. In the paper it was
+# between 0.003 % and 0.5 %, and for Linear Road two orders of magnitude less than for Smart Grid.
+PAPER_SHARE = 0.002
+# How many tuples are fed one by one, to whom; bytewax takes its time over every list, however short.
+SINGLY = {"pure": 5_000, "compiled": 5_000, "streamz": 5_000, "bytewax": 500}
+
+
+class Sizes(NamedTuple):
+    """How much input there is."""
+
+    data: dict[str, dict[str, Any]]
+    peers: dict[str, int]
+    window_tuples: int
+    traversed_tuples: int
+    rounds: int = ROUNDS
+
+
+QUICK = Sizes(
+    data={
+        "sparse": {"cars": 1_000, "rounds": 100, "standing": PAPER_SHARE},
+        "dense": {"cars": 1_000, "rounds": 100},
+        "meters": {"meters": 1_000, "days": 4},
+    },
+    peers={"streamz": 20_000, "bytewax": 60_000},
+    window_tuples=3_000,
+    traversed_tuples=2_048,
+)
+FULL = Sizes(
+    data={
+        "sparse": {"cars": 1_000, "rounds": 500, "standing": PAPER_SHARE},
+        "dense": {"cars": 1_000, "rounds": 500},
+        "meters": {"meters": 1_000, "days": 20},
+    },
+    peers={"streamz": 100_000, "bytewax": 250_000},
+    window_tuples=30_000,
+    traversed_tuples=65_536,
+)
+
+
+class Variant(NamedTuple):
+    """One thing to run in every round: who is asked, for what."""
+
+    worker: str
+    what: str
+    arguments: tuple[tuple[str, Any], ...]
+
+
+Times = dict[Variant, list[float]]
+BUILDS = ("pure", "compiled")
+EVALUATED = ("Q1", "Q2", "Q3", "Q4")
+
+
+def query(build: str, name: str, mode: str, relaxed: bool = True) -> Variant:
+    return Variant(build, "query", (("query", name), ("mode", mode), ("relaxed", relaxed)))
+
+
+def peer(name: str, tuples: int) -> Variant:
+    return Variant("peers", "peer", (("name", name), ("tuples", tuples), ("singly", False)))
+
+
+def singly(name: str) -> Variant:
+    if name in BUILDS:
+        return Variant(name, "singly", (("tuples", SINGLY[name]),))
+    return Variant("peers", "peer", (("name", name), ("tuples", SINGLY[name]), ("singly", True)))
+
+
+def installed(sizes: Sizes) -> list[str]:
+    """The peers that are there: bytewax has no wheels for some machines."""
+    return [name for name in sizes.peers if find_spec(name)]
+
+
+def window(build: str, group: str, overlap: int, tuples: int) -> Variant:
+    return Variant(build, "window", (("group", group), ("overlap", overlap), ("tuples", tuples)))
+
+
+def traversal(build: str, mode: str, size: int, tuples: int) -> Variant:
+    roots = max(1, tuples // size)
+    return Variant(build, "traversal", (("mode", mode), ("size", size), ("roots", roots)))
+
+
+def main() -> None:
+    report = parse_arguments("stream_engine", __doc__.splitlines()[0])
+    sizes = QUICK if report.quick else FULL
+    problem = build_compiled()
+    if problem:
+        print(f"no compiled build, its goals are missed: {problem}")
+    builds = ["pure"] if problem else ["pure", "compiled"]
+    peaks = measure_peaks(builds, sizes)
+    times, shares = measure_rounds(builds, sizes)
+    for name, share in shares.items():
+        print(f"{name}: {share:.2%} of the source tuples contribute to a result")
+        report.figures.append({"query": name, "contributing_share": share})
+    tell_queries(report, builds, times, peaks)
+    tell_peers(report, builds, sizes, times)
+    tell_windows(report, builds, sizes, times)
+    tell_traversal(report, builds, sizes, times)
+    set_goals(report, sizes, times, peaks)
+    report.finish()
+
+
+def build_compiled() -> str | None:
+    """Make build/fast if it is not up to date; the reason if that is impossible."""
+    command = [sys.executable, str(ROOT / "scripts" / "fast.py"), "--no-tests"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    return done.stdout.strip() if done.returncode else None
+
+
+# --- measuring ----------------------------------------------------------------------------
+
+
+def measure_rounds(builds: list[str], sizes: Sizes) -> tuple[Times, dict[str, float]]:
+    """CPU seconds per tuple (per result for traversals) of every variant in every round. And for every query the share
+    of source tuples that contribute to a result, which is what provenance has to tell."""
+    times: Times = defaultdict(list)
+    shares: dict[str, float] = {}
+    with ExitStack() as stack:
+        workers = {name: stack.enter_context(Worker(name)) for name in [*builds, "peers"]}
+        for worker in workers.values():
+            made = worker.ask("prepare", **sizes.data)
+        print(f"{made['sparse']} reports, {made['meters']} readings, {sizes.rounds} rounds", flush=True)
+        for name in builds:
+            file = Path(workers[name].ask("engine")["file"])
+            if (file.suffix == ".so") != (name == "compiled"):
+                raise WorkerFailed(f"the {name} worker runs {file}")
+        order = list(variants(builds, sizes))
+        for name in QUERIES:
+            bare, told = [ask(workers, query("pure", name, mode)) for mode in ("none", "segments")]
+            shares[name] = (told["records"] - bare["records"]) / told["units"]
+        for number in range(-1, sizes.rounds):
+            spent: Times = defaultdict(list)
+            for variant in order if number % 2 == 0 else reversed(order):
+                answer = ask(workers, variant)
+                spent[variant].append(answer["cpu_s"] / answer["units"])
+            if number >= 0:  # the round before is for the caches
+                for variant, values in spent.items():
+                    times[variant].append(sum(values) / len(values))
+    return times, shares
+
+
+def ask(workers: dict[str, Worker], variant: Variant) -> Answer:
+    return workers[variant.worker].ask(variant.what, **dict(variant.arguments))
+
+
+def variants(builds: list[str], sizes: Sizes) -> Iterator[Variant]:
+    """In an order that puts next to each other what is compared; the closest comparison there and back."""
+    for name in QUERIES:
+        for build in builds:
+            for mode in ("none", "segments", "segments", "none"):
+                yield query(build, name, mode)
+        if name not in EVALUATED:
+            continue
+        if name == "Q1":
+            yield from [peer(each, sizes.peers[each]) for each in installed(sizes)]
+            yield from [singly(each) for each in [*builds, *installed(sizes)]]
+        for build in builds:
+            yield query(build, name, "genealog")
+        yield query("pure", name, "annotation")
+        for build in builds:
+            for mode in ("none", "segments"):
+                yield query(build, name, mode, relaxed=False)
+    for build in builds:
+        for group in GROUPS:
+            for overlap in OVERLAPS:
+                yield window(build, group, overlap, sizes.window_tuples)
+        for mode in ("segments", "genealog"):
+            for size in PROVENANCE_SIZES:
+                yield traversal(build, mode, size, sizes.traversed_tuples)
+
+
+Peaks = dict[tuple[str, str, str], float]
+
+
+def measure_peaks(builds: list[str], sizes: Sizes) -> Peaks:
+    """Peak resident MB by (build, query, mode), each in a process of its own."""
+    peaks: Peaks = {}
+    for build in builds:
+        for name in EVALUATED:
+            for mode in ("input", *MODES):
+                if mode != "annotation" or build == "pure":
+                    with Worker(build) as worker:
+                        answer = worker.ask("peak", query=name, mode=mode, size=sizes.data[QUERIES[name].data])
+                    peaks[build, name, mode] = answer["peak_kb"] / 1024
+    return peaks
+
+
+# --- telling ------------------------------------------------------------------------------
+
+
+def tell_queries(report: Report, builds: list[str], times: Times, peaks: Peaks) -> None:
+    print(f"\n{'':8} {'build':8} {'mode':10} {'k tuples/s':>10} {'overhead':>9} {'95 % bounds':>16} "
+          f"{'700':>8} {'peak MB':>8} {'of none':>7} {'above input':>11}")  # fmt: skip
+    for name in QUERIES:
+        for build in builds:
+            for mode in MODES:
+                if query(build, name, mode) in times:
+                    tell_query(report, build, name, mode, times, peaks)
+
+
+def tell_query(report: Report, build: str, name: str, mode: str, times: Times, peaks: Peaks) -> None:
+    rate = 1 / estimate(times[query(build, name, mode)]).median
+    over = overhead(times, build, name, mode)
+    figure = {"query": name, "build": build, "mode": mode, "tuples_per_s": rate, "overhead_percent": over._asdict()}
+    row = (f"{name:8} {build:8} {mode:10} {rate / 1e3:>10.0f} {over.median:>8.1f}% "
+           f"{over.low:>7.1f} .. {over.high:>4.1f}%")  # fmt: skip
+    usual = overhead(times, build, name, mode, relaxed=False)
+    if math.isnan(usual.median):
+        row += f"{'-':>9}"
+    else:
+        row += f" {usual.median:>7.1f}%"
+        figure["overhead_python_thresholds_percent"] = usual._asdict()
+    if (build, name, mode) in peaks:
+        peak, bare, above_nothing = [peaks[build, name, each] for each in (mode, "none", "input")]
+        row += f" {peak:>8.1f} {peak / bare:>6.2f}x {peak - above_nothing:>8.1f} MB"
+        figure |= {"peak_mb": peak, "peak_above_input_mb": peak - above_nothing}
+    print(row)
+    report.figures.append(figure)
+
+
+def tell_peers(report: Report, builds: list[str], sizes: Sizes, times: Times) -> None:
+    for name in installed(sizes):
+        rate = 1 / estimate(times[peer(name, sizes.peers[name])]).median
+        print(f"{'Q1':8} {name:8} {'none':10} {rate / 1e3:>10.0f}")
+        report.figures.append({"query": "Q1", "build": name, "mode": "none", "tuples_per_s": rate})
+    alone = {name: 1 / estimate(times[singly(name)]).median for name in [*builds, *installed(sizes)]}
+    rates = ", ".join(f"{name} {rate / 1e3:.1f}" for name, rate in alone.items())
+    print(f"Q1 none, fed one by one: {rates} k tuples/s")
+    report.figures.append({"query": "Q1", "mode": "none", "one_by_one_tuples_per_s": alone})
+
+
+def tell_windows(report: Report, builds: list[str], sizes: Sizes, times: Times) -> None:
+    print("\nus per tuple in windows of size/advance" + "".join(f"{overlap:>9}" for overlap in OVERLAPS))
+    for build in builds:
+        for group in GROUPS:
+            spent = [times[window(build, group, overlap, sizes.window_tuples)] for overlap in OVERLAPS]
+            costs = [estimate(each).median * 1e6 for each in spent]
+            print(f"{build:8} {group:30}" + "".join(f"{cost:>9.2f}" for cost in costs))
+            report.figures.append({"build": build, "aggregators": group, "overlaps": OVERLAPS, "us_per_tuple": costs})
+
+
+def tell_traversal(report: Report, builds: list[str], sizes: Sizes, times: Times) -> None:
+    print(f"\nus to unfold one result of so many source tuples\n{'':19}"
+          + "".join(f"{size:>9}" for size in PROVENANCE_SIZES))  # fmt: skip
+    for build in builds:
+        for mode in ("segments", "genealog"):
+            spent = [times[traversal(build, mode, size, sizes.traversed_tuples)] for size in PROVENANCE_SIZES]
+            costs = [estimate(each).median * 1e6 for each in spent]
+            print(f"{build:8} {mode:10}" + "".join(f"{cost:>9.1f}" for cost in costs))
+            report.figures.append({
+                "build": build, "mode": mode, "provenance_sizes": PROVENANCE_SIZES, "us_per_result": costs
+            })  # fmt: skip
+    print()
+
+
+def overhead(times: Times, build: str, name: str, mode: str, relaxed: bool = True) -> Estimate:
+    """In percent of mode none, in the same build."""
+    with_it, without = query(build, name, mode, relaxed), query(build, name, "none", relaxed)
+    if with_it not in times or without not in times:
+        return Estimate(math.nan, math.nan, math.nan)
+    return Estimate(*[(ratio - 1) * 100 for ratio in ratios(times[with_it], times[without])])
+
+
+def worst_growth(times: Times, build: str, group: str, tuples: int) -> float:
+    """The cost of a tuple at the dearest overlap, in terms of the cost at the smallest."""
+    spent = [times.get(window(build, group, overlap, tuples)) for overlap in OVERLAPS]
+    grown = [ratios(each, spent[0]).median for each in spent[1:] if each is not None and spent[0] is not None]
+    return max(grown, default=math.nan)
+
+
+def set_goals(report: Report, sizes: Sizes, times: Times, peaks: Peaks) -> None:
+    """A build that could not be made has no figures: its goals are missed."""
+    rounds = f"{sizes.rounds}_rounds_collector_relaxed"
+    for build in BUILDS:
+        for name in EVALUATED:
+            over = overhead(times, build, name, "segments")
+            label = f"{name.lower()}_segments_overhead"
+            report.goal(f"{label}_{build}_median_{rounds}", over.median, "<=", 5, "%")
+            report.goal(f"{label}_{build}_upper_95_bound_{rounds}", over.high, "<=", 7, "%")
+        for name in EVALUATED:
+            peak = peaks.get((build, name, "segments"), math.nan) / peaks.get((build, name, "none"), math.nan)
+            report.goal(f"{name.lower()}_segments_peak_rss_over_none_{build}", peak, "<=", 1.15, "x")
+    ours = times[query("pure", "Q1", "none")]
+    for name, factor in (("streamz", 8), ("bytewax", 20)):
+        theirs = times.get(peer(name, sizes.peers[name]))
+        faster = ratios(theirs, ours).median if theirs else math.nan
+        report.goal(f"q1_none_pure_over_{name}_{rounds}", faster, ">=", factor, "x")
+    for name in EVALUATED:
+        slow, fast = times[query("pure", name, "segments")], times.get(query("compiled", name, "segments"))
+        gain = ratios(slow, fast).median if fast else math.nan
+        report.goal(f"{name.lower()}_segments_compiled_over_pure_{rounds}", gain, ">=", 2, "x")
+    for build in BUILDS:
+        for group in GROUPS:
+            grown = worst_growth(times, build, group, sizes.window_tuples)
+            report.goal(f"cost_per_tuple_size_over_advance_4_to_120_{group}_{build}", grown, "<=", 1.2, "x")
+
+
+if __name__ == "__main__":
+    main()
