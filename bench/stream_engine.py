@@ -33,8 +33,8 @@ ROUNDS = 21
 OVERLAPS = (4, 30, 120)
 GROUPS = ("count", "sum_mean", "min_max", "distinct", "first_last", "top3")
 PROVENANCE_SIZES = (4, 8, 24, 192, 1_024, 8_192)
-# The share of standing cars that makes provenance (every result with its sources) 0.4 % of the data. In the paper it was
-# between 0.003 % and 0.5 %, and for Linear Road two orders of magnitude less than for Smart Grid.
+# The share of standing cars that makes provenance (every result with its sources) 0.4 % of the data. In the paper it
+# was between 0.003 % and 0.5 %, and for Linear Road two orders of magnitude less than for Smart Grid.
 PAPER_SHARE = 0.002
 # How many tuples are fed one by one, to whom; bytewax takes its time over every list, however short.
 SINGLY = {"pure": 5_000, "compiled": 5_000, "streamz": 5_000, "bytewax": 500}

@@ -2,12 +2,13 @@
 
 build/fast is a copy of the packages with the extension modules next to their sources: whoever puts it first on the path
 gets the compiled engine, everybody else the plain one. Nothing is done when the sources, the tests and the tools are as
-they were. A failed build leaves the last good one alone, but `current()` no longer takes it for this source.
+they were. A failed build says so and leaves the last good one alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import importlib.machinery
 import importlib.metadata
@@ -46,13 +47,15 @@ def main() -> None:
         sys.exit(run_tests())
 
 
-def current() -> bool:
-    """Whether build/fast was compiled from the source as it is now."""
-    return _read(FAST / ".built") == _source_state()
-
-
 def build() -> None:
-    """Bring build/fast up to date."""
+    """Bring build/fast up to date; whoever comes meanwhile waits for it."""
+    FAST.parent.mkdir(exist_ok=True)
+    with (FAST.parent / "fast.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _build()
+
+
+def _build() -> None:
     state = _source_state()
     if _read(FAST / ".built") == state:
         return
