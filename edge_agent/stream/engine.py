@@ -78,7 +78,7 @@ class Engine:
         with self._step():
             taking.take(items)
 
-    def watermark(self, source: str, ts: int) -> None:
+    def watermark(self, source: str, ts: Any) -> None:
         """Promise that every later item of the source has at least this ts."""
         self._advance(source, checked_ts(ts), False)
 

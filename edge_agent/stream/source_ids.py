@@ -11,6 +11,8 @@ from typing import Any
 from protocol.ids import StreamId
 from protocol.records import Record, SourcePayload
 
+MAX_DEPTH = 100
+
 
 class SourceIds:
     """Remembers the origin of each contributing tuple until no result can name it again.
@@ -73,17 +75,20 @@ class SourceIds:
         return source
 
 
-def frozen(value: Any) -> Any:
+def frozen(value: Any, depth: int = 0) -> Any:
     """A hashable stand-in that is equal exactly when the values say the same; all NaN say the same."""
+    if depth > MAX_DEPTH:  # a cycle, most likely; compiled code would not stop by itself
+        raise ValueError(f"a payload nested more than {MAX_DEPTH} deep has no id by attributes")
+    deeper = depth + 1
     if isinstance(value, float) and math.isnan(value):
         return (float, "nan")
     if isinstance(value, Mapping):
-        return (dict, frozenset((frozen(key), frozen(item)) for key, item in value.items()))
+        return (dict, frozenset((frozen(key, deeper), frozen(item, deeper)) for key, item in value.items()))
     if isinstance(value, (list, tuple)):
-        return (type(value), tuple(frozen(item) for item in value))
+        return (type(value), tuple(frozen(item, deeper) for item in value))
     if isinstance(value, (set, frozenset)):
-        return (set, frozenset(frozen(item) for item in value))
+        return (set, frozenset(frozen(item, deeper) for item in value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
-        return (type(value), tuple(frozen(getattr(value, field.name)) for field in fields))
+        return (type(value), tuple(frozen(getattr(value, field.name), deeper) for field in fields))
     return (type(value), value)
