@@ -57,13 +57,16 @@ class Origin:
         return (Origin, (self.kind, self.stream, self.seq, self.ts))
 
 
+_SOURCE = OriginKind.SOURCE  # looking up a member takes as long as half of the constructor
+
+
 class SourcePayload(Origin):
     """A source tuple of this agent and what it said: told once, before the first delivery that names it."""
 
     __slots__ = ("payload",)
 
     def __init__(self, stream: StreamId, seq: int, ts: int, payload: Any) -> None:
-        self.kind = OriginKind.SOURCE
+        self.kind = _SOURCE
         self.stream = stream
         self.seq = seq
         self.ts = ts

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -75,8 +74,9 @@ class Engine:
     def feed(self, source: str, items: list[Any]) -> None:
         """The next items of a source, in the order in which they came."""
         taking = self._source(source)
-        with self._step():
-            taking.take(items)
+        self._begin()
+        taking.take(items)
+        self._end()
 
     def watermark(self, source: str, ts: Any) -> None:
         """Promise that every later item of the source has at least this ts."""
@@ -102,9 +102,10 @@ class Engine:
         receives = self._receives.get((stream.agent, stream.name))
         if receives is None:
             raise PlanError(f"plan {self.plan.name!r} receives no stream {stream.name!r} of {stream.agent!r}")
-        with self._step():
-            for receive in receives:
-                receive.take(tuples, watermark, hold, idle)
+        self._begin()
+        for receive in receives:
+            receive.take(tuples, watermark, hold, idle)
+        self._end()
 
     def watermark_of(self, source: str) -> int:
         """What the source has promised."""
@@ -126,18 +127,20 @@ class Engine:
 
     def _advance(self, source: str, watermark: int, idle: bool) -> None:
         advancing = self._source(source)
-        with self._step():
-            advancing.advance_to(watermark, idle)
+        self._begin()
+        advancing.advance_to(watermark, idle)
+        self._end()
 
-    @contextmanager
-    def _step(self) -> Iterator[None]:
-        """One call at a time, and none after one that failed: what it had taken in by then is not accounted for."""
+    def _begin(self) -> None:
+        """One call at a time, and none after one that failed: what that had taken in by then is not accounted for."""
         if self._stepping:
             raise RuntimeError(
                 f"plan {self.plan.name!r}: the engine has failed, or is called from its own emit or sink"
             )
         self._stepping = True
-        yield
+
+    def _end(self) -> None:
+        """The call has succeeded: forget the ids that no result can name again."""
         for ids, reached in self._naming:
             if ids.waiting():
                 before = END_OF_TIME

@@ -38,7 +38,7 @@ class SourceIds:
 
     def origin(self, t: tuple[Any, ...]) -> SourcePayload:
         """The tuple's origin: a new one if this is the first time that it leaves."""
-        key = self._key(t)
+        key = self._key(t) if self.by_attributes else id(t)
         known = self.known.get(key)
         if known is not None:
             return known[1]
@@ -66,7 +66,8 @@ class SourceIds:
             del self.known[in_turn.popleft()[1]]
 
     def _key(self, t: tuple[Any, ...]) -> Any:
-        return (t[0], frozen(t[1])) if self.by_attributes else id(t)
+        """What a tuple says."""
+        return (t[0], frozen(t[1]))
 
     def _give(self, t: tuple[Any, ...]) -> SourcePayload:
         source = SourcePayload(self.stream, self._next, t[0], t[1])
