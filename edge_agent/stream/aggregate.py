@@ -51,24 +51,35 @@ class KeyWindow:
             self.log.drop(count)
 
 
-class Aggregate(Operator):
-    """What the four kinds of windows have in common: folding panes and making results."""
+class Computation:
+    """What is computed over each window, of which groups, and into what."""
 
     def __init__(
         self,
-        name: str,
-        faults: Faults,
         lineage: Lineage,
         aggregators: list[Aggregator],
         key: Callable[[Any], Any] | None,
         into: Callable[..., Any] | None,
+        history: HoldHistory | None,
     ) -> None:
+        self.lineage = lineage
+        self.aggregators = aggregators
+        self.key = key
+        self.into = into
+        self.history = history
+
+
+class Aggregate(Operator):
+    """What the four kinds of windows have in common: folding panes and making results."""
+
+    def __init__(self, name: str, faults: Faults, computation: Computation) -> None:
         super().__init__(name, faults)
-        self._lineage = lineage
-        self._aggregators = aggregators
-        self._keyed = key is not None
-        self._key = _whole_stream if key is None else key
-        self._into = into
+        self._lineage = computation.lineage
+        self._aggregators = computation.aggregators
+        self._keyed = computation.key is not None
+        self._key = _whole_stream if computation.key is None else computation.key
+        self._into = computation.into
+        self._history = computation.history
         self._results: list[StreamTuple] = []
 
     def _folded(self, key: Any, tuples: list[StreamTuple]) -> tuple[list[StreamTuple], list[Any]]:
@@ -165,23 +176,12 @@ class TimeWindows(Aggregate):
     """Aligned windows [left, right), a multiple of `advance` apart; a result's ts is `right`."""
 
     def __init__(
-        self,
-        name: str,
-        faults: Faults,
-        lineage: Lineage,
-        aggregators: list[Aggregator],
-        key: Callable[[Any], Any] | None,
-        into: Callable[..., Any] | None,
-        size: int,
-        advance: int,
-        offset: int,
-        history: HoldHistory | None,
+        self, name: str, faults: Faults, computation: Computation, size: int, advance: int, offset: int
     ) -> None:
-        super().__init__(name, faults, lineage, aggregators, key, into)
+        super().__init__(name, faults, computation)
         self._size = size
         self._advance = advance
         self._offset = offset
-        self._history = history
         self._open: dict[Any, list[StreamTuple]] = {}
         self._pane_start = BEGINNING
         self._pane_end = BEGINNING
@@ -270,20 +270,10 @@ class SlidingWindows(TimeWindows):
     """
 
     def __init__(
-        self,
-        name: str,
-        faults: Faults,
-        lineage: Lineage,
-        aggregators: list[Aggregator],
-        key: Callable[[Any], Any] | None,
-        into: Callable[..., Any] | None,
-        size: int,
-        advance: int,
-        offset: int,
-        history: HoldHistory | None,
+        self, name: str, faults: Faults, computation: Computation, size: int, advance: int, offset: int
     ) -> None:
-        sliding = [slidable(each) for each in aggregators]
-        super().__init__(name, faults, lineage, sliding, key, into, size, advance, offset, history)
+        super().__init__(name, faults, computation, size, advance, offset)
+        self._aggregators = [slidable(each) for each in self._aggregators]
         self._cut = size % advance  # where windows end inside an advance
         self._windows: dict[Any, KeyWindow] = {}
         self._next_end = BEGINNING
@@ -342,20 +332,10 @@ class RecentWindows(Aggregate):
     A pane is all that has one ts; it is complete when time has moved past it.
     """
 
-    def __init__(
-        self,
-        name: str,
-        faults: Faults,
-        lineage: Lineage,
-        aggregators: list[Aggregator],
-        key: Callable[[Any], Any] | None,
-        into: Callable[..., Any] | None,
-        size: int,
-        history: HoldHistory | None,
-    ) -> None:
-        super().__init__(name, faults, lineage, [slidable(each) for each in aggregators], key, into)
+    def __init__(self, name: str, faults: Faults, computation: Computation, size: int) -> None:
+        super().__init__(name, faults, computation)
+        self._aggregators = [slidable(each) for each in self._aggregators]
         self._size = size
-        self._history = history
         self._open: defaultdict[Any, list[StreamTuple]] = defaultdict(list)
         self._instant = BEGINNING
         self._windows: dict[Any, KeyWindow] = {}
@@ -443,20 +423,10 @@ class LengthWindow(Held):
 class LengthWindows(Aggregate):
     """For each tuple one result over the last `count` tuples of its key, itself included."""
 
-    def __init__(
-        self,
-        name: str,
-        faults: Faults,
-        lineage: Lineage,
-        aggregators: list[Aggregator],
-        key: Callable[[Any], Any] | None,
-        into: Callable[..., Any] | None,
-        count: int,
-        history: HoldHistory | None,
-    ) -> None:
-        super().__init__(name, faults, lineage, [slidable(each) for each in aggregators], key, into)
+    def __init__(self, name: str, faults: Faults, computation: Computation, count: int) -> None:
+        super().__init__(name, faults, computation)
+        self._aggregators = [slidable(each) for each in self._aggregators]
         self._count = count
-        self._history = history
         self._windows: dict[Any, LengthWindow] = {}
         self._oldest = OldestHeld()
 

@@ -6,10 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from edge_agent.stream.aggregate import LengthWindows, RecentWindows, SlidingWindows, TumblingWindows
+from edge_agent.stream.aggregate import (
+    Computation,
+    LengthWindows,
+    RecentWindows,
+    SlidingWindows,
+    TumblingWindows,
+)
 from edge_agent.stream.builder import Plan, Step
 from edge_agent.stream.deliver import Send, Sink, Transmit
-from edge_agent.stream.joins import BandJoin, LengthJoin, WindowJoin
+from edge_agent.stream.joins import BandJoin, LengthJoin, Pairing, WindowJoin
 from edge_agent.stream.lineage import LINEAGES
 from edge_agent.stream.operator import Faults, HoldHistory, Operator
 from edge_agent.stream.source_ids import SourceIds
@@ -210,39 +216,37 @@ class Engine:
     def _aggregate_operator(self, step: Step, faults: Faults) -> Operator:
         name = step.node.name
         window = cast("dict[str, Any]", step.node.parameters["window"])
-        key = step.functions.get("key")
-        into = step.functions.get("into")
-        aggregators = list(step.aggregators)
         (history,) = self._histories(step)
-        if window["kind"] == "recent":
-            return RecentWindows(name, faults, self._lineage, aggregators, key, into, window["size_ms"], history)
-        if window["kind"] == "length":
-            return LengthWindows(name, faults, self._lineage, aggregators, key, into, window["count"], history)
-        size, advance = window["size_ms"], window["advance_ms"]
-        windows = SlidingWindows if advance < size else TumblingWindows
-        return windows(name, faults, self._lineage, aggregators, key, into, size, advance, window["offset_ms"], history)
+        computation = Computation(
+            self._lineage, list(step.aggregators), step.functions.get("key"), step.functions.get("into"), history
+        )
+        match window["kind"]:
+            case "recent":
+                return RecentWindows(name, faults, computation, window["size_ms"])
+            case "length":
+                return LengthWindows(name, faults, computation, window["count"])
+            case _:
+                size, advance, offset = window["size_ms"], window["advance_ms"], window["offset_ms"]
+                windows = SlidingWindows if advance < size else TumblingWindows
+                return windows(name, faults, computation, size, advance, offset)
 
     def _join_operator(self, step: Step, faults: Faults) -> Operator:
         name = step.node.name
-        lineage = self._lineage
         window = cast("dict[str, Any]", step.node.parameters["window"])
         keys = [step.functions["left_key"], step.functions["right_key"]]
-        combine = step.functions["combine"]
-        where = step.functions.get("where")
-        histories = self._histories(step)
+        pairing = Pairing(
+            self._lineage, keys, step.functions["combine"], step.functions.get("where"), self._histories(step)
+        )
         match window["kind"]:
             case "band":
-                left = right = window["distance_ms"]
-                return BandJoin(name, faults, lineage, keys, combine, where, histories, left, right)
+                return BandJoin(name, faults, pairing, window["distance_ms"], window["distance_ms"])
             case "recent":
-                left, right = window["left_ms"], window["right_ms"]
-                return BandJoin(name, faults, lineage, keys, combine, where, histories, left, right)
+                return BandJoin(name, faults, pairing, window["left_ms"], window["right_ms"])
             case "length":
-                left, right = window["left_count"], window["right_count"]
-                return LengthJoin(name, faults, lineage, keys, combine, where, histories, left, right)
+                return LengthJoin(name, faults, pairing, window["left_count"], window["right_count"])
             case _:
                 size, advance, offset = window["size_ms"], window["advance_ms"], window["offset_ms"]
-                return WindowJoin(name, faults, lineage, keys, combine, where, histories, size, advance, offset)
+                return WindowJoin(name, faults, pairing, size, advance, offset)
 
     def _delivering_operator(self, step: Step, faults: Faults) -> Operator:
         name = step.node.name

@@ -17,24 +17,33 @@ LEFT = 0
 RIGHT = 1
 
 
-class Join(Merging):
-    """What the kinds of join have in common."""
+class Pairing:
+    """By what tuples are paired, and what becomes of a pair."""
 
     def __init__(
         self,
-        name: str,
-        faults: Faults,
         lineage: Lineage,
         keys: list[Callable[[Any], Any]],
         combine: Callable[[Any, Any], Any],
         where: Callable[[Any, Any], Any] | None,
         histories: list[HoldHistory | None],
     ) -> None:
-        super().__init__(name, faults, histories)
-        self._lineage = lineage
-        self._keys = keys
-        self._combine = combine
-        self._where = where
+        self.lineage = lineage
+        self.keys = keys
+        self.combine = combine
+        self.where = where
+        self.histories = histories
+
+
+class Join(Merging):
+    """What the kinds of join have in common."""
+
+    def __init__(self, name: str, faults: Faults, pairing: Pairing) -> None:
+        super().__init__(name, faults, pairing.histories)
+        self._lineage = pairing.lineage
+        self._keys = pairing.keys
+        self._combine = pairing.combine
+        self._where = pairing.where
         self._results: list[StreamTuple] = []
 
     def pass_time(self, now: int, ready: list[list[StreamTuple]]) -> None:
@@ -133,19 +142,8 @@ class BandJoin(Join):
     """Pairs whose distance in time is at most `left_ms` if the left tuple is the earlier one, `right_ms`
     if the right one is; the result has the later one's ts."""
 
-    def __init__(
-        self,
-        name: str,
-        faults: Faults,
-        lineage: Lineage,
-        keys: list[Callable[[Any], Any]],
-        combine: Callable[[Any, Any], Any],
-        where: Callable[[Any, Any], Any] | None,
-        histories: list[HoldHistory | None],
-        left_ms: int,
-        right_ms: int,
-    ) -> None:
-        super().__init__(name, faults, lineage, keys, combine, where, histories)
+    def __init__(self, name: str, faults: Faults, pairing: Pairing, left_ms: int, right_ms: int) -> None:
+        super().__init__(name, faults, pairing)
         self._kept_ms = (left_ms, right_ms)
         self._sides = (Side(), Side())
 
@@ -173,20 +171,8 @@ class BandJoin(Join):
 class WindowJoin(Join):
     """Pairs that share a window, once for each window that they share; the result has the window's end as ts."""
 
-    def __init__(
-        self,
-        name: str,
-        faults: Faults,
-        lineage: Lineage,
-        keys: list[Callable[[Any], Any]],
-        combine: Callable[[Any, Any], Any],
-        where: Callable[[Any, Any], Any] | None,
-        histories: list[HoldHistory | None],
-        size: int,
-        advance: int,
-        offset: int,
-    ) -> None:
-        super().__init__(name, faults, lineage, keys, combine, where, histories)
+    def __init__(self, name: str, faults: Faults, pairing: Pairing, size: int, advance: int, offset: int) -> None:
+        super().__init__(name, faults, pairing)
         self._size = size
         self._advance = advance
         self._offset = offset
@@ -240,19 +226,8 @@ class LastTuples(Held):
 class LengthJoin(Join):
     """Each tuple meets the last tuples of its key on the other side; the result has its ts."""
 
-    def __init__(
-        self,
-        name: str,
-        faults: Faults,
-        lineage: Lineage,
-        keys: list[Callable[[Any], Any]],
-        combine: Callable[[Any, Any], Any],
-        where: Callable[[Any, Any], Any] | None,
-        histories: list[HoldHistory | None],
-        left_count: int,
-        right_count: int,
-    ) -> None:
-        super().__init__(name, faults, lineage, keys, combine, where, histories)
+    def __init__(self, name: str, faults: Faults, pairing: Pairing, left_count: int, right_count: int) -> None:
+        super().__init__(name, faults, pairing)
         self._counts = (left_count, right_count)
         self._sides: tuple[dict[Any, LastTuples], dict[Any, LastTuples]] = ({}, {})
         self._oldest = OldestHeld()
