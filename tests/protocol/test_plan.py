@@ -226,6 +226,24 @@ def test_the_longer_of_two_agents_counts() -> None:
     assert fleet_delays(ways)["fast", "f"] == {("hub", "out"): 0}
 
 
+def test_a_stream_that_is_sent_under_the_name_of_another_operator() -> None:
+    # "x" is what the hub receives, and also the stream that its operator "on" sends: 5 + 100 on the way, not 5
+    agents = {
+        "car": plan(source(), send("y", "in", "hub")),
+        "hub": plan(
+            Node("x", "receive", parameters={"stream": "y", "sender": "car"}),
+            aggregate("a", "x", tumbling(100)),
+            Node("on", "send", ("a",), {"stream": "x", "to": ["end"]}),
+        ),
+        "end": plan(receive("x", "hub"), aggregate("b", "hub/x", tumbling(5)), sink("out", "b")),
+    }
+    assert fleet_delays(agents) == {
+        ("car", "in"): {("end", "out"): 105},
+        ("car", "y"): {("end", "out"): 105},
+        ("hub", "x"): {("end", "out"): 5},
+    }
+
+
 def test_a_send_leads_only_where_it_is_addressed_and_received() -> None:
     sends = {"car": plan(source(), send("s", "in", "hub", "spare"))}
     takes = plan(receive("s", "car"), sink("out", "car/s"))
