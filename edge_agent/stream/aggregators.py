@@ -26,6 +26,8 @@ class Aggregator:
     """A built-in aggregator: folds a list into a state, merges two states, tells the result."""
 
     def __init__(self, by: By = None) -> None:
+        if by is not None and not callable(by) and not isinstance(by, str):
+            raise TypeError(f"{type(self).__name__}: by is a function or a field name, not {by!r}")
         self._by = None if by is None else reader(by)
 
     def __repr__(self) -> str:

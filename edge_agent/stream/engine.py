@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -17,6 +18,7 @@ from edge_agent.stream.builder import Plan, Step
 from edge_agent.stream.deliver import Send, Sink, Transmit
 from edge_agent.stream.joins import BandJoin, LengthJoin, Pairing, WindowJoin
 from edge_agent.stream.lineage import LINEAGES
+from edge_agent.stream.merge import Merging
 from edge_agent.stream.operator import Faults, HoldHistory, Operator
 from edge_agent.stream.source_ids import SourceIds
 from edge_agent.stream.sources import Receive, Source, checked_ts
@@ -70,6 +72,9 @@ class Engine:
         self._reaching_back: set[str] = set()
         for step in steps:
             self._start(step)
+        self._merging = [each for each in self._operators.values() if isinstance(each, Merging)]
+        # A list goes through the plan in one call within another; leave the user's functions their own depth.
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), 1_000 + 4 * len(steps)))
         # The sinks that may name a source's tuples, and for how long.
         self._naming: list[tuple[SourceIds, list[tuple[Sink, int]]]] = [
             (self._sources[name].ids, [(self._deliveries[sink], delay) for sink, delay in reached.items()])
@@ -116,6 +121,11 @@ class Engine:
     def watermark_of(self, source: str) -> int:
         """What the source has promised."""
         return self._source(source).watermark
+
+    @property
+    def waiting(self) -> int:
+        """How many tuples wait for the slower of several inputs."""
+        return sum(each.waiting() for each in self._merging)
 
     @property
     def metrics(self) -> dict[str, Counts]:

@@ -20,6 +20,8 @@ from edge_agent.stream.functions import name_of
 from protocol.plan import PlanError
 
 LIST_SIZE = 1024
+# From here on, only the sources that the others wait for are read.
+MANY_WAITING = 50_000
 READING_S = 0.01
 
 
@@ -173,7 +175,7 @@ class Feeder:
     @property
     def ready(self) -> bool:
         """Whether there is anything to feed now. The condition must be held."""
-        return bool(self._readers) or any(each.ready for each in self._live.values())
+        return any(name in self._readers or self._live[name].ready for name in self._turn())
 
     def run(self) -> None:
         """Feed until all sources have ended."""
@@ -184,14 +186,16 @@ class Feeder:
 
     def feed(self) -> bool:
         """Feed what is at hand now, a list of each; False if there was nothing."""
+        turn = self._turn()
         with self._arrival:
-            arrived = [(name, each, each.read()) for name, each in self._live.items() if each.ready]
+            arrived = [(name, each, each.read()) for name, each in self._live.items() if name in turn and each.ready]
         for name, each, items in arrived:
             self._fed(name, items, each.ended, each.error)
             if each.ended:
                 del self._live[name]
-        if self._readers:
-            name = min(self._readers, key=self._engine.watermark_of)
+        at_hand = [name for name in turn if name in self._readers]
+        if at_hand:
+            name = min(at_hand, key=self._engine.watermark_of)
             reader = self._readers[name]
             items = reader.read()
             self._fed(name, items, reader.ended, reader.error)
@@ -199,6 +203,14 @@ class Feeder:
                 del self._readers[name]
             return True
         return bool(arrived)
+
+    def _turn(self) -> list[str]:
+        """The sources to read from: all of them, or, when many tuples wait for slower ones, those furthest behind."""
+        names = [*self._live, *self._readers]
+        if self._engine.waiting < MANY_WAITING:
+            return names
+        furthest_behind = min(map(self._engine.watermark_of, names), default=0)
+        return [name for name in names if self._engine.watermark_of(name) == furthest_behind]
 
     def stop(self) -> None:
         """Leave what has not been read."""

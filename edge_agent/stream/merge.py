@@ -62,6 +62,10 @@ class Merging(Operator):
         ]
         self.promise(now, min(*holds, self.held()), not awaited)
 
+    def waiting(self) -> int:
+        """How many tuples are kept."""
+        return sum(len(each) for each in self._waiting)
+
     def _in_time(self, batch: list[StreamTuple]) -> list[StreamTuple]:
         for t in batch:
             if t[0] < self._now:

@@ -111,6 +111,7 @@ class Source(Operator):
                 if isinstance(item, Watermark):
                     floor = max(floor, item.ts)
                 continue
+            function: Any = "timestamp" if ts_of_value is None else ts_of_value
             try:
                 if ts_of_value is None:
                     ts, value = item
@@ -119,9 +120,12 @@ class Source(Operator):
                     ts = ts_of_value(item)
                 ts = checked_ts(ts)
                 t = (ts, value, ids)
+                function = "ids by attributes"
                 ids.check(t)
             except Exception as error:
-                self.faults.failed("timestamp" if ts_of_value is None else ts_of_value, None, item, error)
+                if not self.faults.skip:
+                    self._leave(born, floor, False)
+                self.faults.failed(function, None, item, error)
                 continue
             if ts < floor:
                 self.faults.late(ts, value, floor)
@@ -130,12 +134,16 @@ class Source(Operator):
                 floor = max(floor, ts - self._disorder_ms)
             born.append(t)
         self.taken += len(items) - controls
+        self._leave(born, floor, isinstance(items[-1], Idle))
+
+    def _leave(self, born: list[StreamTuple], floor: int, idle: bool) -> None:
+        """Pass new tuples on, at once or when their time has come."""
         born = self._lineage.born(born)
         if self._in_order:
             self.give(born)
         else:
             self._wait(born)
-        self.advance_to(floor, isinstance(items[-1], Idle))
+        self.advance_to(floor, idle)
 
     def _wait(self, born: list[StreamTuple]) -> None:
         """Put tuples in order of (ts, arrival) with those that wait already."""
@@ -149,6 +157,11 @@ class Source(Operator):
     def advance_to(self, watermark: int, idle: bool) -> None:
         """Promise that every later tuple has at least this ts, and give what has waited for that."""
         self.watermark = max(self.watermark, watermark)
+        if idle and self._waiting:
+            # Nobody waits for an idle source, so neither does what it has said: time goes on to the newest of it.
+            self.watermark = max(self.watermark, self._waiting[-1][0])
+            waiting, self._waiting = self._waiting, []
+            self.give(waiting)
         self.give(cut(self._waiting, self.watermark))
         self.promise(self.watermark, END_OF_TIME, idle)
 

@@ -25,6 +25,8 @@ class Filter(Operator):
                 if predicate(t[1]):
                     kept.append(t)
             except Exception as error:
+                if not self.faults.skip:
+                    self.give(kept)  # what came before it
                 self.faults.failed(predicate, t[0], t[1], error)
         self.give(kept)
 
@@ -46,6 +48,8 @@ class Map(Operator):
             try:
                 values.append(function(t[1]))
             except Exception as error:
+                if not self.faults.skip:
+                    self.give(self._lineage.mapped(batch[: len(values)], values))
                 self.faults.failed(function, t[0], t[1], error)
                 failed.add(len(values) + len(failed))
         if failed:
@@ -70,6 +74,8 @@ class FlatMap(Operator):
             try:
                 made = list(function(t[1]))
             except Exception as error:
+                if not self.faults.skip:
+                    self.give(self._lineage.mapped(inputs, values))
                 self.faults.failed(function, t[0], t[1], error)
                 continue
             values.extend(made)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 
-def seconds(count: int) -> int:
-    return count * 1000
+def seconds(count: float) -> int:
+    return _whole(count * 1000)
 
 
-def minutes(count: int) -> int:
-    return count * 60_000
+def minutes(count: float) -> int:
+    return _whole(count * 60_000)
 
 
-def hours(count: int) -> int:
-    return count * 3_600_000
+def hours(count: float) -> int:
+    return _whole(count * 3_600_000)
+
+
+def _whole(ms: float) -> int:
+    if ms != int(ms):
+        raise ValueError(f"{ms} is not a whole number of milliseconds")
+    return int(ms)
