@@ -131,9 +131,16 @@ def _plan(arguments: argparse.Namespace, signals: Signals) -> int:
     if output is None:
         signals.print(text, sys.stdout)
         return 0
+    # An old file stays as it is until the new one is whole; what is no plain file (a pipe, /dev/stdout) is written to.
+    plain = not output.is_symlink() and (output.is_file() or not output.exists())
+    target = output.with_name(f".{output.name}.new") if plain else output
     try:
-        output.write_text(text, encoding="utf-8")
+        target.write_text(text, encoding="utf-8")
+        if plain:
+            target.replace(output)
     except OSError as error:
+        if plain:
+            target.unlink(missing_ok=True)
         raise _Refused(f"{output} cannot be written: {error.strerror}") from error
     return 0
 
@@ -184,6 +191,9 @@ def _run(arguments: argparse.Namespace, signals: Signals) -> int:
     except StreamError as error:
         _say(printable(str(error)), error=error if arguments.traceback else None)
         _say(summary())
+        return 1
+    except SystemExit as leaving:
+        _say(f"the app called sys.exit({leaving.code!r}), which ended the run: {summary()}")
         return 1
     else:
         _say(summary())
@@ -273,6 +283,8 @@ def main(argv: list[str] | None = None) -> int:
     from protocol.plan import PlanError
 
     arguments = _parser().parse_args(argv)
+    if sys.stdout is None or sys.stderr is None:  # closed by the caller
+        return 1
     try:
         with Signals() as signals:
             code: int = arguments.call(arguments, signals)

@@ -12,6 +12,9 @@ from typing import Any
 from edge_agent.stream.errors import shown
 from protocol.records import Delivery, Late, Progress, Record, Skipped, SourcePayload
 
+MOST_BITS = 10_000  # Python refuses to write longer numbers
+MOST_DEPTH = 20
+
 
 class LimitReached(BaseException):
     """As many deliveries as were asked for; no handler of user code's exceptions may stop it."""
@@ -25,6 +28,7 @@ class Printer:
     ) -> None:
         self.delivered = self.shown = self.late = self.skipped = 0
         self.first_skipped: Skipped | None = None
+        self.first_late: Late | None = None
         self._write = write
         self._provenance = provenance
         self._block = json_line if as_json else text_block
@@ -37,6 +41,7 @@ class Printer:
                 self._deliver(record)
             case Late():
                 self.late += 1
+                self.first_late = self.first_late or record
             case Skipped():
                 self.skipped += 1
                 self.first_skipped = self.first_skipped or record
@@ -53,9 +58,13 @@ class Printer:
             raise LimitReached
 
     def summary(self, taken: int) -> str:
-        """One line of counts, and why the first tuple was skipped."""
+        """One line of counts, and what the first late and the first skipped tuple were."""
         shown = f" ({self.shown} shown)" if self.shown != self.delivered else ""
         text = f"taken {taken}, delivered {self.delivered}{shown}, late {self.late}, skipped {self.skipped}"
+        if self.first_late is not None:
+            behind = self.first_late
+            text += f"\nfirst late at {behind.stream.name!r}: {_shown(behind.payload)} {_when(behind.ts)}, "
+            text += f"when time had reached {behind.watermark}"
         if self.first_skipped is not None:
             first = self.first_skipped
             text += f"\nfirst skipped at operator {first.operator!r}: {first.function} on {_shown(first.payload)}: "
@@ -95,24 +104,31 @@ def json_line(delivery: Delivery, provenance: bool) -> str:
     return json.dumps(line, allow_nan=False) + "\n"
 
 
-def _plain(value: Any, depth: int = 0) -> Any:
-    """A payload as JSON has it; what JSON has no word for as its repr."""
-    if value is None or isinstance(value, (bool, str)) or type(value) is int:
+def _plain(value: Any, inside: tuple[int, ...] = ()) -> Any:
+    """A payload as JSON has it; what JSON has no word for, and what contains itself, as its repr."""
+    if value is None or isinstance(value, (bool, str)):
         return value
-    if type(value) is float and math.isfinite(value):
+    if (type(value) is int and value.bit_length() < MOST_BITS) or (type(value) is float and math.isfinite(value)):
         return value
-    if depth < 20:
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            names = [each.name for each in dataclasses.fields(value)]
-            return {name: _plain(getattr(value, name, None), depth + 1) for name in names}
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return {name: _plain(each, depth + 1) for name, each in zip(value._fields, value, strict=True)}
-        if isinstance(value, Mapping):
-            entries = {key if isinstance(key, str) else _shown(key): each for key, each in value.items()}
-            if len(entries) == len(value):
-                return {key: _plain(each, depth + 1) for key, each in entries.items()}
-        if isinstance(value, (list, tuple)):
-            return [_plain(each, depth + 1) for each in value]
+    if len(inside) < MOST_DEPTH and id(value) not in inside:
+        try:
+            return _plain_parts(value, (*inside, id(value)))
+        except Exception:
+            return _shown(value)
+    return _shown(value)
+
+
+def _plain_parts(value: Any, inside: tuple[int, ...]) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {each.name: _plain(getattr(value, each.name), inside) for each in dataclasses.fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return {name: _plain(each, inside) for name, each in zip(value._fields, value, strict=True)}
+    if isinstance(value, Mapping):
+        entries = {key if isinstance(key, str) else _shown(key): each for key, each in value.items()}
+        if len(entries) == len(value):
+            return {key: _plain(each, inside) for key, each in entries.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each, inside) for each in value]
     return _shown(value)
 
 

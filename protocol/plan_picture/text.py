@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from protocol.plan import PlanDocument, count_paths, delays, in_order, paths
+from protocol.plan import Node, PlanDocument, count_paths, delays, in_order, paths
 from protocol.plan_picture.labels import details, exact_duration
 
 MOST_PATHS = 50
@@ -28,6 +28,8 @@ def to_text(plan: PlanDocument) -> str:
     ]
     wide_origin, wide_end = (max(len(line[column]) for line in sums) for column in (0, 1))
     lines += [f"  {origin:{wide_origin}} -> {end:{wide_end}}  {largest}" for origin, end, largest in sums]
+    if any(_has_length_window(node) for node in plan.nodes):
+        lines.append("  and however long a length window holds a tuple: each sink's progress tells (hold)")
     lines += ["", "Window sum of each path:"]
     shown = [(exact_duration(total), " -> ".join(names)) for names, total in islice(paths(plan), MOST_PATHS)]
     wide_sum = max(len(total) for total, _ in shown)
@@ -38,3 +40,8 @@ def to_text(plan: PlanDocument) -> str:
             f"  and {more:,} more path{'s' * (more > 1)}" if more < 10**18 else "  and more than 10^18 paths more"
         )
     return "\n".join(lines) + "\n"
+
+
+def _has_length_window(node: Node) -> bool:
+    window = node.parameters.get("window")
+    return isinstance(window, dict) and window["kind"] == "length"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -189,6 +190,7 @@ def test_what_was_left_out_is_counted(app: Callable[[str], str], capsys: pytest.
     assert main(["run", app(plan_app(body))]) == 0
     assert capsys.readouterr().err == (
         "threadline-agent: taken 5, delivered 2, late 2, skipped 1\n"
+        "threadline-agent: first late at 's': 0 at 3, when time had reached 5\n"
         "threadline-agent: first skipped at operator 'map-1': traffic_app:build.<locals>.<lambda> on 0: "
         "ZeroDivisionError: integer division or modulo by zero\n"
     )
@@ -355,6 +357,75 @@ def test_any_payload_can_be_printed(payload: Any, text: str, plain: Any) -> None
     )
     line = json.loads(report.json_line(delivery, True))
     assert line["payload"] == line["sources"][0]["payload"] == plain
+
+
+@dataclass
+class Broken:
+    field: int = 0
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "field":
+            raise OSError("gone")
+        return super().__getattribute__(name)
+
+    def __repr__(self) -> str:
+        return "broken"
+
+
+def test_a_payload_that_json_cannot_take_is_shown_instead() -> None:
+    thrice: list[Any] = []
+    thrice.extend([thrice, thrice, thrice])
+    assert report._plain(thrice) == ["[[...], [...], [...]]"] * 3
+    assert "int" in report._plain(10**5000)
+    assert report._plain([Broken()]) == ["broken"]
+    assert report._plain({1: "a", "1": "b"}) == "{1: 'a', '1': 'b'}"
+
+
+def test_an_app_that_exits_has_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    app = tmp_path / "leaving.py"
+    app.write_text(plan_app("import sys; plan.source('s', [(1, 1)]).map(lambda v: sys.exit(0)).sink('k')"))
+    assert main(["run", str(app)]) == 1
+    assert "sys.exit(0)" in capsys.readouterr().err
+
+
+def test_the_first_late_tuple_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    app = tmp_path / "late.py"
+    app.write_text(plan_app("plan.source('s', [(5, 'a'), (3, 'b'), (4, 'c')]).sink('k')"))
+    assert main(["run", str(app)]) == 0
+    err = capsys.readouterr().err
+    assert "late 2" in err
+    assert "first late at 's': 'b' at 3, when time had reached 5" in err
+
+
+def test_a_plan_that_cannot_be_written_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = tmp_path / "app.py"
+    app.write_text(plan_app("plan.source('s', []).sink('k')"))
+    picture = tmp_path / "plan.svg"
+    picture.write_text("old")
+
+    def full(self: Path, text: str, encoding: str) -> int:
+        with self.open("w") as out:
+            out.write(text[:10])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", full)
+        assert main(["plan", str(app), "--output", str(picture)]) == 2
+    assert picture.read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix != ".pyc") == ["app.py", "plan.svg"]
+    assert main(["plan", str(app), "--output", str(picture)]) == 0
+    assert picture.read_text().startswith("<svg")
+
+
+def test_closed_streams_are_no_reason_for_a_traceback(tmp_path: Path) -> None:
+    app = tmp_path / "app.py"
+    app.write_text(plan_app("plan.source('s', [(1, 1)]).sink('k')"))
+    command = f"{sys.executable} -m edge_agent.cli run {app} >&-"
+    done = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, check=False, cwd=Path(cli.__file__).parent.parent
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
 
 
 def test_a_payload_too_deep_for_json_is_cut() -> None:

@@ -129,6 +129,35 @@ def test_one_wrong_value_among_many_is_found_in_good_time() -> None:
     assert [skipped.payload for skipped in results.skipped] == ["odd"]
 
 
+@every_mode
+@pytest.mark.parametrize("kind", ["map", "filter", "flat_map", "timestamp"])
+@pytest.mark.parametrize("items", [list, iter], ids=["list", "iterator"])
+def test_what_came_before_an_error_is_delivered(mode: str, kind: str, items: Any) -> None:
+    plan = Plan("stopping", provenance=mode)
+    source = plan.source("s")
+    given: list[Any] = [(ts, ts) for ts in range(1_000)]
+    if kind == "timestamp":
+        given[500] = (None, 500)
+        source.sink("out")
+    elif kind == "flat_map":
+        source.flat_map(lambda value: [1 / (value - 500)]).sink("out")
+    else:
+        getattr(source, kind)(lambda value: 1 / (value - 500)).sink("out")
+    delivered: list[Record] = []
+    with pytest.raises(StreamError):
+        run(plan, {"s": items(given)}, emit=delivered.append)
+    assert sum(isinstance(record, Delivery) for record in delivered) == 500
+
+
+def test_a_plan_may_be_as_long_as_plans_may_be() -> None:
+    plan = Plan("long")
+    stream = plan.source("s", [(1, 0)])
+    for _ in range(4_000):
+        stream = stream.map(lambda value: value + 1)
+    stream.sink("out")
+    assert [delivery.payload for delivery in run(plan).deliveries] == [4_000]
+
+
 def test_many_failing_items_of_one_list_are_skipped_in_good_time() -> None:
     plan = Plan("failing", on_error="skip")
     plan.source("s").map(lambda value: 1 // value).sink("out")

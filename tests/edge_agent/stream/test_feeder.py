@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from edge_agent.stream import Count, Engine, Feeder, Loopback, Plan, StreamError, run
+from edge_agent.stream.feeder import LIST_SIZE, MANY_WAITING
 from protocol.records import Delivery, Record
 
 
@@ -203,3 +205,38 @@ def test_a_silent_agent_does_not_keep_another_from_working() -> None:
     sensor.items.put(None)
     thread.join(30)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_a_fast_source_is_held_back_by_a_slow_one_that_it_meets(live: bool) -> None:
+    sensor = Sensor()
+    read = 0
+
+    def fast() -> Iterator[Any]:
+        nonlocal read
+        for read in range(10**9):
+            yield read, read
+
+    plan = Plan("meet")
+    plan.source("slow", live=True).union(plan.source("fast", live=live)).sink("out")
+    delivered: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def emit(record: Record) -> None:
+        if isinstance(record, Delivery):
+            delivered.put(record.payload)
+
+    feeder = Feeder(plan, engine := Engine(plan, emit), {"slow": sensor, "fast": fast()})
+    thread = threading.Thread(target=lambda: _until_stopped(feeder), daemon=True)
+    thread.start()
+    while engine.waiting < MANY_WAITING:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    assert read <= MANY_WAITING + 5 * LIST_SIZE
+    sensor.items.put((10, "slow"))
+    assert [delivered.get(timeout=30) for _ in range(10)] == list(range(10))
+    feeder.stop()
+
+
+def _until_stopped(feeder: Feeder) -> None:
+    with contextlib.suppress(Exception):
+        feeder.run()

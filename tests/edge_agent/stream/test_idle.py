@@ -126,3 +126,16 @@ def test_a_copy_of_idle_is_idle(mode: str) -> None:
     running.engine.feed("quiet", [copy.copy(IDLE)])
     running.engine.feed("busy", at("a@1 b@12"))
     assert running.delivered() == [["a"]]
+
+
+@every_mode
+def test_an_idle_source_lets_go_of_what_it_was_still_sorting(mode: str) -> None:
+    plan = Plan("sorting", provenance=mode)
+    plan.source("a", disorder_ms=100).union(plan.source("b")).sink("out")
+    running = Running(plan)
+    running.engine.feed("a", [*at("a2@1000 a1@950"), IDLE])
+    running.engine.feed("b", at("b1@500 b2@5000"))
+    running.engine.feed("a", at("a3@6000"))
+    running.engine.finish()
+    assert running.delivered() == ["b1", "a1", "a2", "b2", "a3"]
+    assert running.late() == []
