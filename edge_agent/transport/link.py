@@ -209,7 +209,7 @@ class Link:
     # Losing the connection
 
     def on_disconnect(self, message: Disconnect, now: float) -> None:
-        if self.state is State.CLOSING:
+        if self.state is State.CLOSING and now - self._slept_at >= _ECHO_S:
             self._end()
         elif self.state is State.DOZING:
             self._answered(now)
@@ -217,7 +217,8 @@ class Link:
             self._suspend()
             self._fall_asleep(now)
         elif now - self._slept_at < _ECHO_S:
-            # Most likely a copy of the gateway's answer when we fell asleep. If not, our next packet gets another.
+            # Most likely a copy of the gateway's answer when we fell asleep. If not, our next packet gets another;
+            # a goodbye is repeated until its time is over, since this may not be the answer to it.
             self._wire.stats.duplicates += 1
         elif self.state in (State.CONNECTED, State.AWAKE):
             self._lost(TransportError("the gateway ended the connection"), now, move_on=False)

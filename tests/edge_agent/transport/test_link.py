@@ -258,6 +258,21 @@ def test_a_goodbye_without_answer_is_repeated_often_and_for_three_seconds_at_mos
     assert machine.is_in(State.CLOSED)
 
 
+def test_a_copy_of_the_answer_to_falling_asleep_is_not_taken_for_that_to_the_goodbye() -> None:
+    machine = Machine().connected()
+    machine.sleep(600, 0)
+    machine.sent()
+    machine.hear(Disconnect())
+    assert machine.is_in(State.ASLEEP)
+    machine.wait(0.1)
+    machine.session.close(5, machine.now)
+    assert machine.sent() == [Disconnect()]
+    machine.hear(Disconnect())  # late: the gateway may not have heard the goodbye
+    assert machine.is_in(State.CLOSING)
+    assert len(machine.timeline(3.1)) >= 6
+    assert machine.is_in(State.CLOSED)
+
+
 def test_a_goodbye_over_a_slow_link_is_repeated_as_often_and_takes_no_longer() -> None:
     machine = Machine()
     machine.session.connect(machine.now)

@@ -230,6 +230,7 @@ def test_check_needs_a_sleeping_client() -> None:
 
 def test_a_sleeping_client_says_goodbye_when_closed() -> None:
     machine = asleep(Machine().connected())
+    machine.wait(6)
     machine.session.close(5, machine.now)
     assert machine.sent() == [Disconnect()]
     machine.hear(Disconnect())
