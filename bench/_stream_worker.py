@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from edge_agent.collector import relax_collector
 from edge_agent.queries import linear_road, linear_road_stopped, smart_grid
-from edge_agent.stream import Engine, Plan, run
+from edge_agent.stream import Engine, Feeder, Plan, run
 
 ROOT = Path(__file__).resolve().parent.parent
 FAST = ROOT / "build" / "fast"
@@ -118,18 +118,42 @@ class Child:
         return {"file": import_module("edge_agent.stream.aggregate").__file__}
 
     def prepare(self, **sizes: dict[str, Any]) -> Answer:
-        """Make the input."""
+        """Make the input, and settle on a processor: moving costs what is in its caches."""
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
         for data, size in sizes.items():
             self._data[data] = list(generate(data, size))
         relax_collector()
         return {data: len(items) for data, items in self._data.items()}
 
     def query(self, query: str, mode: str, relaxed: bool) -> Answer:
-        items = self._data[QUERIES[query].data]
-        tally = Tally()
+        """Run a query to its end."""
+        self.begin(query, mode, relaxed)
+        return self.step(sys.maxsize)
+
+    def begin(self, query: str, mode: str, relaxed: bool) -> Answer:
+        """Get ready to run a query a few lists at a time."""
+        self._tally = Tally()
         with plan_of(query, mode) as plan:
-            answer = timed(lambda: run(plan, {QUERIES[query].source: items}, emit=tally.add), relaxed)
-        return answer | {"units": len(items), "records": tally.records}
+            engine = Engine(plan, self._tally.add)
+        self._items = self._data[QUERIES[query].data]
+        self._feeder = Feeder(plan, engine, {QUERIES[query].source: self._items})
+        gc.collect()
+        self._thresholds = gc.get_threshold() if relaxed else PYTHON_THRESHOLDS
+        return {}
+
+    def step(self, lists: int) -> Answer:
+        """Go on with what was begun."""
+        feeder = self._feeder
+        relaxed = gc.get_threshold()
+        gc.set_threshold(*self._thresholds)
+        start = time.process_time()
+        while lists and feeder.running:
+            feeder.feed()
+            lists -= 1
+        spent = time.process_time() - start
+        gc.set_threshold(*relaxed)
+        return {"cpu_s": spent, "running": feeder.running, "units": len(self._items), "records": self._tally.records}
 
     def peer(self, name: str, tuples: int, singly: bool) -> Answer:
         """Q1 in another engine, fed lists as long as the ones that our own `run` feeds, or one by one."""
@@ -198,18 +222,12 @@ def generate(data: str, size: dict[str, Any]) -> Iterator[tuple[int, Any]]:
     return smart_grid.readings(**size) if data == "meters" else linear_road.reports(**size)
 
 
-def timed(work: Callable[[], object], relaxed: bool = True) -> Answer:
-    """CPU time of this process, all its threads; the collector relaxed as in the agent, or as Python starts with it."""
+def timed(work: Callable[[], object]) -> Answer:
+    """CPU time of this process, all its threads."""
     gc.collect()
-    thresholds = gc.get_threshold()
-    if not relaxed:
-        gc.set_threshold(*PYTHON_THRESHOLDS)
-    try:
-        start = time.process_time()
-        work()
-        return {"cpu_s": time.process_time() - start}
-    finally:
-        gc.set_threshold(*thresholds)
+    start = time.process_time()
+    work()
+    return {"cpu_s": time.process_time() - start}
 
 
 def peak_rss_kb() -> int:

@@ -17,7 +17,7 @@ from protocol.ids import StreamId
 def results_over(mode: str, size: int, count: int) -> tuple[Lineage, list[StreamTuple]]:
     """`count` results, each over `size` source tuples of its own."""
     lineage = LINEAGES[mode]()
-    ids = SourceIds(StreamId("local", 0, "numbers"), "uid", False, Tally().add)
+    ids = SourceIds(StreamId("local", 0, "numbers"), False, Tally().add)
     log = lineage.window_log()
     assert log is not None, f"mode {mode} remembers nothing"
     results: list[StreamTuple] = []

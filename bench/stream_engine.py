@@ -5,12 +5,15 @@ blackouts and anomalies. Modes: none, segments (the default), genealog (the pape
 paper's baseline after Ariadne: id sets on every tuple and a store of all source tuples; plain build only, since it is a
 lineage that the benchmark brings along).
 
-CPU time of the process that runs the query. All variants take turns within each round, in every other round backwards,
-and ratios are taken per round: medians, and the bounds that hold the median with 95 % confidence. The input is a list
-made beforehand; the sink unfolds every result into its Delivery, and records go to a counter. Python's collector is on
-and relaxed, as threadline-agent runs it (`relax_collector`), for the peers as well; the column "700" is the overhead
-with the thresholds that Python starts with. Peak memory is what the kernel says of a fresh process per query and mode
-that reads the input from a generator.
+CPU time of the process that runs the query, all of them on one processor. All variants take turns within each of the
+rounds, in every other round backwards, and ratios are taken per round: medians, and the bounds that hold the median
+with 95 % confidence. What is compared most closely, modes none and segments in both builds, runs side by side: each in
+a process of its own, a few lists at a time by turns, since a shared machine is faster and slower for tens of
+milliseconds on end, and then again with their processes exchanged. The input is a list made beforehand; the sink
+unfolds every result into its Delivery, and records go to a counter. Python's collector is on and relaxed, as
+threadline-agent runs it (`relax_collector`), for the peers as well; the column "700" is the overhead with the
+thresholds that Python starts with. Peak memory is what the kernel says of a fresh process per query and mode that reads
+the input from a generator.
 """
 
 from __future__ import annotations
@@ -18,11 +21,12 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from bench._goals import Report, parse_arguments
@@ -52,9 +56,9 @@ class Sizes(NamedTuple):
 
 QUICK = Sizes(
     data={
-        "sparse": {"cars": 800, "rounds": 100, "standing": STANDING},
-        "dense": {"cars": 800, "rounds": 100},
-        "meters": {"meters": 800, "days": 4},
+        "sparse": {"cars": 800, "rounds": 160, "standing": STANDING},
+        "dense": {"cars": 800, "rounds": 160},
+        "meters": {"meters": 800, "days": 7},
     },
     peers={"streamz": 20_000, "bytewax": 60_000},
     window_tuples=3_000,
@@ -62,9 +66,9 @@ QUICK = Sizes(
 )
 FULL = Sizes(
     data={
-        "sparse": {"cars": 1_000, "rounds": 500, "standing": STANDING},
-        "dense": {"cars": 1_000, "rounds": 500},
-        "meters": {"meters": 1_000, "days": 20},
+        "sparse": {"cars": 1_000, "rounds": 250, "standing": STANDING},
+        "dense": {"cars": 1_000, "rounds": 250},
+        "meters": {"meters": 1_000, "days": 10},
     },
     peers={"streamz": 100_000, "bytewax": 250_000},
     window_tuples=30_000,
@@ -82,6 +86,8 @@ class Variant(NamedTuple):
 
 Times = dict[Variant, list[float]]
 BUILDS = ("pure", "compiled")
+SIDE_BY_SIDE = ("none", "segments")
+LISTS_PER_STEP = 8
 EVALUATED = ("Q1", "Q2", "Q3", "Q4")
 
 
@@ -143,63 +149,90 @@ def build_compiled() -> str | None:
 # --- measuring ----------------------------------------------------------------------------
 
 
+Workers = dict[str, list[Worker]]
+
+
 def measure_rounds(builds: list[str], sizes: Sizes) -> tuple[Times, dict[str, float]]:
     """CPU seconds per tuple (per result for traversals) of every variant in every round. And for every query the share
     of source tuples that contribute to a result, which is what provenance has to tell."""
     times: Times = defaultdict(list)
-    shares: dict[str, float] = {}
+    told: dict[Variant, float] = {}
     with ExitStack() as stack:
-        workers = {name: stack.enter_context(Worker(name)) for name in [*builds, "peers"]}
-        for worker in workers.values():
-            made = worker.ask("prepare", **sizes.data)
+        workers: Workers = {name: [stack.enter_context(Worker(name)) for _ in SIDE_BY_SIDE] for name in builds}
+        workers["peers"] = [stack.enter_context(Worker("peers"))]
+        for each in (worker for some in workers.values() for worker in some):
+            made = each.ask("prepare", **sizes.data)
         print(f"{made['sparse']} reports, {made['meters']} readings, {sizes.rounds} rounds", flush=True)
         for name in builds:
-            file = Path(workers[name].ask("engine")["file"])
+            file = Path(workers[name][0].ask("engine")["file"])
             if (file.suffix == ".so") != (name == "compiled"):
                 raise WorkerFailed(f"the {name} worker runs {file}")
-        order = list(variants(builds, sizes))
-        for name in QUERIES:
-            bare, told = [ask(workers, query("pure", name, mode)) for mode in ("none", "segments")]
-            shares[name] = (told["records"] - bare["records"]) / told["units"]
+        order = list(groups(builds, sizes))
         for number in range(-1, sizes.rounds):
-            spent: Times = defaultdict(list)
-            for variant in order if number % 2 == 0 else reversed(order):
-                answer = ask(workers, variant)
-                spent[variant].append(answer["cpu_s"] / answer["units"])
+            spent: dict[Variant, float] = {}
+            for group in order if number % 2 == 0 else reversed(order):
+                for variant, answers in run_group(workers, group).items():
+                    spent[variant] = fmean(answer["cpu_s"] / answer["units"] for answer in answers)
+                    told[variant] = answers[0].get("records", 0) / answers[0]["units"]
             if number >= 0:  # the round before is for the caches
-                for variant, values in spent.items():
-                    times[variant].append(sum(values) / len(values))
+                for variant, seconds in spent.items():
+                    times[variant].append(seconds)
+    shares = {name: told[query("pure", name, "segments")] - told[query("pure", name, "none")] for name in QUERIES}
     return times, shares
 
 
-def ask(workers: dict[str, Worker], variant: Variant) -> Answer:
-    return workers[variant.worker].ask(variant.what, **dict(variant.arguments))
+def run_group(workers: Workers, group: list[Variant]) -> dict[Variant, list[Answer]]:
+    """A variant by itself; several side by side, once in each other's processes: where a process's data happen to lie
+    in memory makes it faster or slower than its twin, and more so than what is compared."""
+    if len(group) == 1:
+        (variant,) = group
+        return {variant: [workers[variant.worker][0].ask(variant.what, **dict(variant.arguments))]}
+    runs = [side_by_side(workers, group, shift) for shift in range(len(SIDE_BY_SIDE))]
+    return {variant: [run[variant] for run in runs] for variant in group}
 
 
-def variants(builds: list[str], sizes: Sizes) -> Iterator[Variant]:
-    """In an order that puts next to each other what is compared; the closest comparison there and back."""
+def side_by_side(workers: Workers, group: list[Variant], shift: int) -> dict[Variant, Answer]:
+    """Each in a process of its own, a few lists at a time by turns."""
+    places: Counter[str] = Counter()
+    running: dict[Variant, Worker] = {}
+    answers: dict[Variant, Answer] = {}
+    for variant in group:
+        twins = workers[variant.worker]
+        running[variant] = twins[(places[variant.worker] + shift) % len(twins)]
+        places[variant.worker] += 1
+        running[variant].ask("begin", **dict(variant.arguments))
+        answers[variant] = {"cpu_s": 0.0}
+    turn = group
+    while running:
+        for variant in turn:
+            answer = running[variant].ask("step", lists=LISTS_PER_STEP)
+            answers[variant] = answer | {"cpu_s": answers[variant]["cpu_s"] + answer["cpu_s"]}
+            if not answer["running"]:
+                del running[variant]
+        turn = [variant for variant in reversed(turn) if variant in running]
+    return answers
+
+
+def groups(builds: list[str], sizes: Sizes) -> Iterator[list[Variant]]:
+    """In an order that puts next to each other what is compared."""
     for name in QUERIES:
-        for build in builds:
-            for mode in ("none", "segments", "segments", "none"):
-                yield query(build, name, mode)
+        yield [query(build, name, mode) for build in builds for mode in SIDE_BY_SIDE]
         if name not in EVALUATED:
             continue
         if name == "Q1":
-            yield from [peer(each, sizes.peers[each]) for each in installed(sizes)]
-            yield from [singly(each) for each in [*builds, *installed(sizes)]]
+            yield from [[peer(each, sizes.peers[each])] for each in installed(sizes)]
+            yield from [[singly(each)] for each in [*builds, *installed(sizes)]]
         for build in builds:
-            yield query(build, name, "genealog")
-        yield query("pure", name, "annotation")
-        for build in builds:
-            for mode in ("none", "segments"):
-                yield query(build, name, mode, relaxed=False)
+            yield [query(build, name, "genealog")]
+        yield [query("pure", name, "annotation")]
+        yield [query(build, name, mode, relaxed=False) for build in builds for mode in SIDE_BY_SIDE]
     for build in builds:
         for group in GROUPS:
             for overlap in OVERLAPS:
-                yield window(build, group, overlap, sizes.window_tuples)
+                yield [window(build, group, overlap, sizes.window_tuples)]
         for mode in ("segments", "genealog"):
             for size in PROVENANCE_SIZES:
-                yield traversal(build, mode, size, sizes.traversed_tuples)
+                yield [traversal(build, mode, size, sizes.traversed_tuples)]
 
 
 Peaks = dict[tuple[str, str, str], float]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 
-ALLOCATIONS_BETWEEN_LOOKS = 20_000
+ALLOCATIONS_BETWEEN_LOOKS = 50_000
 
 
 def relax_collector() -> None:

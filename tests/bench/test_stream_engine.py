@@ -15,7 +15,7 @@ from bench._statistics import estimate, ratios
 from bench._stream_peers import Alert, bytewax_stopped, streamz_stopped
 from bench._stream_worker import QUERIES, Worker, generate, plan_of
 from bench._traversal import results_over
-from bench.stream_engine import GROUPS, QUICK, Variant, overhead, query, worst_growth
+from bench.stream_engine import GROUPS, QUICK, Variant, overhead, query, run_group, worst_growth
 from edge_agent.stream import Results, run
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -149,3 +149,17 @@ def test_a_worker_runs_what_it_is_asked_and_tells_of_errors() -> None:
         assert worker.ask("peak", query="Q1", mode="input", size=SMALL["sparse"])["peak_kb"] > 1_000
         with pytest.raises(Exception, match="no such mode"):
             worker.ask("query", query="Q1", mode="no such mode", relaxed=True)
+
+
+def test_side_by_side_each_variant_runs_to_its_end_once_in_each_process() -> None:
+    with Worker("pure") as one, Worker("pure") as other:
+        for worker in (one, other):
+            worker.ask("prepare", **SMALL)
+        whole = one.ask("query", query="Q1", mode="segments", relaxed=True)
+        group = [query("pure", "Q1", mode) for mode in ("none", "segments")]
+        answers = run_group({"pure": [one, other]}, group)
+    assert [len(answers[variant]) for variant in group] == [2, 2]
+    for answer in answers[group[1]]:
+        assert (answer["units"], answer["records"]) == (whole["units"], whole["records"])
+        assert answer["cpu_s"] > 0
+    assert all(answer["records"] < whole["records"] for answer in answers[group[0]])
