@@ -20,7 +20,7 @@ from edge_agent.stream.joins import BandJoin, LengthJoin, Pairing, WindowJoin
 from edge_agent.stream.lineage import LINEAGES
 from edge_agent.stream.merge import Merging
 from edge_agent.stream.operator import Faults, HoldHistory, Operator
-from edge_agent.stream.source_ids import SourceIds
+from edge_agent.stream.source_ids import SourceIds, ids_of
 from edge_agent.stream.sources import Receive, Source, checked_ts
 from edge_agent.stream.stateless import Filter, FlatMap, Map, Multiplex
 from edge_agent.stream.union import Union
@@ -210,7 +210,7 @@ class Engine:
 
     def _source_operator(self, step: Step, faults: Faults) -> Source:
         parameters = cast("dict[str, Any]", step.node.parameters)
-        ids = SourceIds(faults.stream, parameters["ids"], step.node.name in self._held_back, self._emit)
+        ids = ids_of(parameters["ids"], faults.stream, step.node.name in self._held_back, self._emit)
         source = Source(
             step.node.name,
             faults,

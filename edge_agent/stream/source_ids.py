@@ -15,41 +15,40 @@ MAX_DEPTH = 100
 
 
 class SourceIds:
-    """Remembers the origin of each contributing tuple until no result can name it again.
+    """Policy `uid`: tuples are told apart by being two.
 
-    Policy `uid` tells tuples apart by being two, `attributes` by what they say: (ts, payload).
+    Remembers the origin of each contributing tuple until no result can name it again.
     """
 
-    def __init__(self, stream: StreamId, policy: str, held_back: bool, emit: Callable[[Record], None]) -> None:
+    def __init__(self, stream: StreamId, held_back: bool, emit: Callable[[Record], None]) -> None:
         self.stream = stream
         self.held_back = held_back  # a length window may keep a tuple for ever
-        self.by_attributes = policy == "attributes"
-        # Key -> (tuple, origin). With `uid` the key is the tuple's identity, which is its own for
-        # as long as the entry keeps the tuple alive.
-        self.known: dict[Any, tuple[Any, SourcePayload]] = {}
-        self._in_turn: deque[tuple[int, Any]] = deque()
+        # By the identity of the tuple, which is its own for as long as `_in_turn` keeps it alive.
+        self.known: dict[int, SourcePayload] = {}
+        self._in_turn: deque[tuple[Any, ...]] = deque()
         self._emit = emit
         self._next = 0
 
     def check(self, t: tuple[Any, ...]) -> None:
-        """Raise for a tuple that cannot be told apart by what it says."""
-        if self.by_attributes:
-            hash(self._key(t))
+        """Raise for a tuple that cannot be told apart from others."""
 
     def origin(self, t: tuple[Any, ...]) -> SourcePayload:
         """The tuple's origin: a new one if this is the first time that it leaves."""
-        key = self._key(t) if self.by_attributes else id(t)
-        known = self.known.get(key)
-        if known is not None:
-            return known[1]
-        origin = self._give(t)
-        self.known[key] = (t, origin)
-        self._in_turn.append((t[0], key))
+        known = self.known.get(id(t))
+        return self.first_origin(t) if known is None else known
+
+    def first_origin(self, t: tuple[Any, ...]) -> SourcePayload:
+        """The origin of a tuple that is not known."""
+        origin = self.known[id(t)] = self.new_origin(t)
+        self._in_turn.append(t)
         return origin
 
     def new_origin(self, t: tuple[Any, ...]) -> SourcePayload:
         """The origin of a tuple that has none and will remember this one itself."""
-        return self.origin(t) if self.by_attributes else self._give(t)
+        origin = SourcePayload(self.stream, self._next, t[0], t[1])
+        self._next += 1
+        self._emit(origin)
+        return origin
 
     def waiting(self) -> bool:
         """Whether there is anything to forget."""
@@ -63,17 +62,44 @@ class SourceIds:
         """
         in_turn = self._in_turn
         while in_turn and in_turn[0][0] < before:
-            del self.known[in_turn.popleft()[1]]
+            del self.known[id(in_turn.popleft())]
 
-    def _key(self, t: tuple[Any, ...]) -> Any:
-        """What a tuple says."""
-        return (t[0], frozen(t[1]))
 
-    def _give(self, t: tuple[Any, ...]) -> SourcePayload:
-        source = SourcePayload(self.stream, self._next, t[0], t[1])
-        self._next += 1
-        self._emit(source)
-        return source
+class AttributeIds(SourceIds):
+    """Policy `attributes`: tuples of the same ts and payload are one."""
+
+    def __init__(self, stream: StreamId, held_back: bool, emit: Callable[[Record], None]) -> None:
+        super().__init__(stream, held_back, emit)
+        self._by_attributes: dict[Any, SourcePayload] = {}
+
+    def check(self, t: tuple[Any, ...]) -> None:
+        hash(_attributes(t))
+
+    def origin(self, t: tuple[Any, ...]) -> SourcePayload:
+        said = _attributes(t)
+        origin = self._by_attributes.get(said)
+        if origin is None:
+            origin = self._by_attributes[said] = super().new_origin(t)
+            self._in_turn.append((t[0], said))
+        return origin
+
+    def new_origin(self, t: tuple[Any, ...]) -> SourcePayload:
+        return self.origin(t)
+
+    def forget(self, before: int) -> None:
+        in_turn = self._in_turn
+        while in_turn and in_turn[0][0] < before:
+            del self._by_attributes[in_turn.popleft()[1]]
+
+
+def ids_of(policy: str, stream: StreamId, held_back: bool, emit: Callable[[Record], None]) -> SourceIds:
+    """The ids of one source, by its policy."""
+    return (AttributeIds if policy == "attributes" else SourceIds)(stream, held_back, emit)
+
+
+def _attributes(t: tuple[Any, ...]) -> Any:
+    """What a tuple says."""
+    return (t[0], frozen(t[1]))
 
 
 def frozen(value: Any, depth: int = 0) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 from edge_agent.stream.lineage.base import Lineage, StreamTuple
 from edge_agent.stream.merge import cut, ts_of
 from edge_agent.stream.operator import Faults, Operator
-from edge_agent.stream.source_ids import SourceIds
+from edge_agent.stream.source_ids import AttributeIds, SourceIds
 from protocol.records import BEGINNING, END_OF_TIME, Origin
 
 MIN_TS = -(2**62) + 1
@@ -67,14 +67,14 @@ class Source(Operator):
         self._disorder_ms = disorder_ms
         self._explicit = explicit
         self._in_order = disorder_ms == 0 and not explicit
+        self._usual = self._in_order and ts is None and not isinstance(ids, AttributeIds)
         self._waiting: list[StreamTuple] = []
 
     def take(self, items: list[Any]) -> None:
         """The next items, in the order in which they came."""
         if not items:
             return
-        usual = self._in_order and self._ts is None and not self.ids.by_attributes
-        if not (usual and self._take_usual(items)):
+        if not (self._usual and self._take_usual(items)):
             self._take_any(items)
 
     def _take_usual(self, items: list[tuple[Any, Any]]) -> bool:

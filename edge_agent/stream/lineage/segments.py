@@ -99,12 +99,11 @@ class Segments(Lineage):
         for inputs in queue:
             for t in inputs:
                 up = t[2]
-                if type(up) is SourceIds:
-                    known = up.known.get(id(t))  # never there if they are told apart by attributes
-                    origin: Origin = up.origin(t) if known is None else known[1]
-                    found[id(origin)] = origin
-                elif type(up) is Remembered:
-                    origin = up.origin(t)
+                if type(up) is SourceIds:  # most of them: a call less than up.origin(t)
+                    known = up.known.get(id(t))
+                    found[id(t)] = up.first_origin(t) if known is None else known
+                elif isinstance(up, (SourceIds, Remembered)):
+                    origin: Origin = up.origin(t)
                     found[id(origin)] = origin
                 elif isinstance(up, Origin):
                     found[up.stream, up.seq] = up
