@@ -17,7 +17,7 @@ from protocol.plan import MAX_NODES, Node, PlanDocument, PlanError, delays, path
 from protocol.plan_picture import to_dot, to_svg, to_text
 from protocol.plan_picture.labels import details, duration, exact_duration
 from protocol.plan_picture.layout import BOX_GAP, Box, lay_out
-from tests.protocol.test_plan import (
+from tests.protocol.plan.plans import (
     CHAIN,
     DIAMOND,
     FLEET,

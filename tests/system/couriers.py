@@ -21,7 +21,8 @@ from protocol.mqttsn import (
     ReturnCode,
     TopicType,
 )
-from tests.support.peers import Device, Recorder, wait_until
+from tests.support.peers import Device, Recorder
+from tests.support.waiting import wait_until
 from tests.system.conftest import NewDevice
 from threadline.lab import GatewayService
 

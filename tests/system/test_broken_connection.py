@@ -13,7 +13,8 @@ import pytest
 from edge_agent.transport import Client, Message
 from protocol.mqttsn import ConnAck, Connect, PingReq, PingResp, PubAck, Publish, RegAck, Register, TopicType
 from tests.support.mqtt_proxy import MqttProxy
-from tests.support.peers import Device, Recorder, wait_until
+from tests.support.peers import Device, Recorder
+from tests.support.waiting import wait_until
 from tests.system.conftest import NewDevice
 from tests.system.scrape import scrape
 from threadline.lab import GatewayService, Mosquitto

@@ -27,7 +27,7 @@ from protocol.mqttsn import (
     ReturnCode,
     SearchGw,
 )
-from tests.support.peers import wait_until
+from tests.support.waiting import wait_until
 from tests.system.conftest import NewDevice, NewRecorder
 from tests.system.couriers import Mailbox, copies_of, couriers, half_way
 from tests.system.scrape import scrape

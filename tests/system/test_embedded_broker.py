@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from protocol.mqttsn import PingReq, PingResp
-from tests.support.peers import Recorder, wait_until
+from tests.support.peers import Recorder
+from tests.support.waiting import wait_until
 from tests.system.conftest import NewDevice
 from tests.system.scrape import scrape
 from threadline.lab import EmbeddedBroker, GatewayService

@@ -21,7 +21,7 @@ from mqttsn12.client.MqttSnClientException import MqttSnClientException
 from mqttsn12.MqttSnConstants import MqttSnConstants
 from mqttsn12.packets import PublishPacket
 
-from tests.support.peers import WAIT_S, wait_until
+from tests.support.waiting import WAIT_S, wait_until
 from tests.system.conftest import NewDevice
 from threadline.lab import GatewayService, Mosquitto
 

@@ -18,7 +18,8 @@ from time import monotonic
 import pytest
 
 from edge_agent.transport import Client, Delivery, Message
-from tests.support.peers import Recorder, wait_until
+from tests.support.peers import Recorder
+from tests.support.waiting import wait_until
 from tests.system.scrape import scrape
 from threadline.lab import GatewayService, Mosquitto
 from threadline.lossy_link import LossyLink

@@ -10,7 +10,8 @@ from protocol.mqttsn import (
     PingResp,
 )
 from protocol.topics import state_topic
-from tests.support.peers import client_states, retained, wait_until
+from tests.support.peers import client_states, retained
+from tests.support.waiting import wait_until
 from tests.system.conftest import NewDevice, NewRecorder
 from threadline.lab import GatewayService, Mosquitto
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
 import time
@@ -14,6 +13,7 @@ import pytest
 from edge_agent.stream import Count, Engine, Feeder, Loopback, Plan, StreamError, run
 from edge_agent.stream.feeder import LIST_SIZE, MANY_WAITING
 from protocol.records import Delivery, Record
+from tests.support.waiting import wait_until
 
 
 class Sensor:
@@ -36,12 +36,31 @@ def passing(*names: str, live: bool = True) -> Plan:
     return plan
 
 
+class Arrival(threading.Condition):
+    """What a feeder and the threads of its sources wait for; knows who waits and has not been woken since."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: set[str] = set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waiting.add(threading.current_thread().name)
+        return super().wait(timeout)
+
+    def notify_all(self) -> None:
+        self.waiting.clear()
+        super().notify_all()
+
+
 class Started:
     """A plan that runs in a thread; what it delivers comes out one by one."""
 
     def __init__(self, plan: Plan, inputs: dict[str, Any]) -> None:
         self.delivered: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=run, args=(plan, inputs), kwargs={"emit": self._emit}, daemon=True)
+        self.engine = Engine(plan, self._emit)
+        self._arrival = Arrival()
+        self._feeder = Feeder(plan, self.engine, inputs, arrival=self._arrival)
+        self._thread = threading.Thread(target=self._feeder.run, name="feeder", daemon=True)
         self._thread.start()
 
     def _emit(self, record: Record) -> None:
@@ -50,6 +69,13 @@ class Started:
 
     def next(self) -> Any:
         return self.delivered.get(timeout=30)
+
+    def wait_until_waiting(self, *threads: str) -> None:
+        """Until these wait for others: "feeder", or "source " and a name."""
+        wait_until(lambda: self._arrival.waiting.issuperset(threads), f"{' and '.join(threads)} waiting", 30)
+
+    def stop(self) -> None:
+        self._feeder.stop()
 
     def join(self) -> None:
         self._thread.join(30)
@@ -104,7 +130,7 @@ def test_a_live_source_is_not_read_further_than_can_be_processed() -> None:
     plan.source("s", live=True).filter(slow).sink("out")
     started = Started(plan, {"s": sensor})
     assert waiting.wait(30)
-    time.sleep(0.2)
+    started.wait_until_waiting("source s")
     assert sensor.read <= 2_100  # what is being processed, what waits for that, and one in hand
     go.set()
     assert [started.next() for _ in range(5_000)] == list(range(5_000))
@@ -147,7 +173,7 @@ def test_a_slow_source_is_read_in_short_lists() -> None:
 
     def slow() -> Iterator[Any]:
         for ts in range(4):
-            time.sleep(0.05)
+            time.sleep(0.05)  # longer than READING_S: this is what makes it slow
             sent.append(time.monotonic())
             yield ts, ts
 
@@ -219,24 +245,10 @@ def test_a_fast_source_is_held_back_by_a_slow_one_that_it_meets(live: bool) -> N
 
     plan = Plan("meet")
     plan.source("slow", live=True).union(plan.source("fast", live=live)).sink("out")
-    delivered: queue.SimpleQueue[Any] = queue.SimpleQueue()
-
-    def emit(record: Record) -> None:
-        if isinstance(record, Delivery):
-            delivered.put(record.payload)
-
-    feeder = Feeder(plan, engine := Engine(plan, emit), {"slow": sensor, "fast": fast()})
-    thread = threading.Thread(target=lambda: _until_stopped(feeder), daemon=True)
-    thread.start()
-    while engine.waiting < MANY_WAITING:
-        time.sleep(0.01)
-    time.sleep(0.3)
+    started = Started(plan, {"slow": sensor, "fast": fast()})
+    started.wait_until_waiting(*(["feeder", "source fast"] if live else ["feeder"]))
+    assert started.engine.waiting >= MANY_WAITING
     assert read <= MANY_WAITING + 5 * LIST_SIZE
     sensor.items.put((10, "slow"))
-    assert [delivered.get(timeout=30) for _ in range(10)] == list(range(10))
-    feeder.stop()
-
-
-def _until_stopped(feeder: Feeder) -> None:
-    with contextlib.suppress(Exception):
-        feeder.run()
+    assert [started.next() for _ in range(10)] == list(range(10))
+    started.stop()

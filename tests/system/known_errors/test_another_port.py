@@ -8,7 +8,7 @@ from protocol.mqttsn import (
     PingReq,
     PingResp,
 )
-from tests.support.peers import wait_until
+from tests.support.waiting import wait_until
 from tests.system.conftest import NewDevice, NewRecorder
 from tests.system.scrape import scrape
 from threadline.lab import GatewayService, Mosquitto

@@ -20,7 +20,8 @@ from protocol.mqttsn import (
     ReturnCode,
     WillTopic,
 )
-from tests.support.peers import retained, wait_until
+from tests.support.peers import retained
+from tests.support.waiting import wait_until
 from tests.system.conftest import NewDevice, NewRecorder
 from tests.system.scrape import scrape
 from threadline.lab import GatewayService, Mosquitto
