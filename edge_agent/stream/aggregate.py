@@ -80,7 +80,6 @@ class Aggregate(Operator):
         self._key = _whole_stream if computation.key is None else computation.key
         self._into = computation.into
         self._history = computation.history
-        self._results: list[StreamTuple] = []
 
     def _folded(self, key: Any, tuples: list[StreamTuple]) -> tuple[list[StreamTuple], list[Any]]:
         """A pane's states, and its tuples without those that could not be added."""
@@ -108,15 +107,14 @@ class Aggregate(Operator):
         if not kept:
             return [], []
         try:
-            values = [t[1] for t in kept]
-            return kept, [aggregator.fold(values) for aggregator in self._aggregators]
+            return kept, self._states(kept)
         except Exception:
             return self._folded_in_turn(kept)
 
     def _folded_in_turn(self, tuples: list[StreamTuple]) -> tuple[list[StreamTuple], list[Any]]:
         """Leave out each tuple that raises only behind the ones before it."""
         kept = tuples[:1]
-        states = [aggregator.fold([t[1] for t in kept]) for aggregator in self._aggregators]
+        states = self._states(kept)
         for t in tuples[1:]:
             so_far: list[Any] = []
             for aggregator in self._aggregators:
@@ -124,11 +122,16 @@ class Aggregate(Operator):
                     so_far.append(aggregator.extend(states[len(so_far)], t[1]))
                 except Exception as error:
                     self.faults.failed(aggregator, t[0], t[1], error)
+                    states = self._states(kept)  # anew: `add` may have put it into the state that it was given
                     break
             else:
                 kept.append(t)
                 states = so_far
         return kept, states
+
+    def _states(self, tuples: list[StreamTuple]) -> list[Any]:
+        values = [t[1] for t in tuples]
+        return [aggregator.fold(values) for aggregator in self._aggregators]
 
     def _result(self, ts: int, key: Any, results: list[Any], lineage: Any) -> None:
         into = self._into
@@ -159,12 +162,6 @@ class Aggregate(Operator):
 
     def _new_window(self) -> KeyWindow:
         return KeyWindow([slider(each) for each in self._aggregators], self._lineage.window_log())
-
-    def _give_results(self) -> None:
-        if self._results:
-            results = self._results
-            self._results = []
-            self.give(results)
 
 
 def _whole_stream(value: Any) -> Any:
@@ -208,12 +205,12 @@ class TimeWindows(Aggregate):
                 open_panes[group] = [t]
             else:
                 pane.append(t)
-        self._give_results()
+        self.give_results()
 
     def advance(self, port: int, watermark: int, hold: int, idle: bool) -> None:
         if watermark >= self._pane_end:
             self._move(watermark)
-            self._give_results()
+            self.give_results()
         if self._history is not None:
             self._history.promise(watermark, hold)
             hold = self._history.since(watermark - self._size)
@@ -354,13 +351,13 @@ class RecentWindows(Aggregate):
                 self._open[key(t[1])].append(t)
             except Exception as error:
                 self.faults.failed(key, t[0], t[1], error)
-        self._give_results()
+        self.give_results()
 
     def advance(self, port: int, watermark: int, hold: int, idle: bool) -> None:
         if watermark > self._instant:
             self._close()
             self._let_go(watermark - self._size)
-            self._give_results()
+            self.give_results()
         if self._history is not None:
             self._history.promise(watermark, hold)
             hold = self._history.since(watermark - self._size)
@@ -442,7 +439,7 @@ class LengthWindows(Aggregate):
                 self.faults.failed(self._key, t[0], t[1], error)
                 continue
             self._enter(key, t)
-        self._give_results()
+        self.give_results()
 
     def advance(self, port: int, watermark: int, hold: int, idle: bool) -> None:
         if watermark == END_OF_TIME:

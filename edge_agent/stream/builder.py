@@ -235,9 +235,10 @@ class Stream(Generic[T]):
         """Refused: joins need keys."""
         return self.join_band()
 
-    def sink(self, name: str, function: Callable[[T], Any] | None = None) -> None:
+    def sink(self, name: str, function: Callable[[T], Any] | None = None, *, on_error: str | None = None) -> None:
         """Where results leave the plan; the function is called with each of them."""
-        self.plan._add("sink", _named(name), (self,), functions={} if function is None else {"function": function})
+        functions = {} if function is None else {"function": function}
+        self.plan._add("sink", _named(name), (self,), functions=functions, on_error=on_error)
 
     def send(self, stream: str, to: list[str]) -> None:
         """On to other agents, whose plans `receive` this stream."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from edge_agent.stream.aggregate import (
 )
 from edge_agent.stream.builder import Plan, Step
 from edge_agent.stream.deliver import Send, Sink, Transmit
+from edge_agent.stream.errors import StreamError
 from edge_agent.stream.joins import BandJoin, LengthJoin, Pairing, WindowJoin
 from edge_agent.stream.lineage import LINEAGES
 from edge_agent.stream.merge import Merging
@@ -72,7 +74,12 @@ class Engine:
         self._reaching_back: set[str] = set()
         for step in steps:
             self._start(step)
-        self._merging = [each for each in self._operators.values() if isinstance(each, Merging)]
+        # The operators where streams meet, each with the sources of those streams.
+        self._merging: list[tuple[Merging, list[Source]]] = []
+        for name, upstream in _sources_upstream(steps).items():
+            operator = self._operators[name]
+            if isinstance(operator, Merging):
+                self._merging.append((operator, [self._sources[source] for source in upstream]))
         # A list goes through the plan in one call within another; leave the user's functions their own depth.
         sys.setrecursionlimit(max(sys.getrecursionlimit(), 1_000 + 4 * len(steps)))
         # The sinks that may name a source's tuples, and for how long.
@@ -85,9 +92,7 @@ class Engine:
     def feed(self, source: str, items: list[Any]) -> None:
         """The next items of a source, in the order in which they came."""
         taking = self._source(source)
-        self._begin()
-        taking.take(items)
-        self._end()
+        self._step(lambda: taking.take(items))
 
     def watermark(self, source: str, ts: Any) -> None:
         """Promise that every later item of the source has at least this ts."""
@@ -113,10 +118,12 @@ class Engine:
         receives = self._receives.get((stream.agent, stream.name))
         if receives is None:
             raise PlanError(f"plan {self.plan.name!r} receives no stream {stream.name!r} of {stream.agent!r}")
-        self._begin()
-        for receive in receives:
-            receive.take(tuples, watermark, hold, idle)
-        self._end()
+
+        def take() -> None:
+            for receive in receives:
+                receive.take(tuples, watermark, hold, idle)
+
+        self._step(take)
 
     def watermark_of(self, source: str) -> int:
         """What the source has promised."""
@@ -125,7 +132,20 @@ class Engine:
     @property
     def waiting(self) -> int:
         """How many tuples wait for the slower of several inputs."""
-        return sum(each.waiting() for each in self._merging)
+        return sum(merging.waiting() for merging, _ in self._merging)
+
+    def ahead(self, many: int) -> set[str]:
+        """The sources whose next items would only wait, for a source further behind, where `many` tuples do already.
+
+        Not those that are idle: nobody waits for them, so what they say next would come late if it were left unread.
+        """
+        found: set[str] = set()
+        for merging, sources in self._merging:
+            awaited = [each for each in sources if not each.idle]
+            if awaited and merging.waiting() >= many:
+                furthest_behind = min([each.watermark for each in awaited])
+                found.update([each.name for each in awaited if each.watermark > furthest_behind])
+        return found
 
     @property
     def metrics(self) -> dict[str, Counts]:
@@ -143,27 +163,33 @@ class Engine:
 
     def _advance(self, source: str, watermark: int, idle: bool) -> None:
         advancing = self._source(source)
-        self._begin()
-        advancing.advance_to(watermark, idle)
-        self._end()
+        self._step(lambda: advancing.advance_to(watermark, idle))
 
-    def _begin(self) -> None:
-        """One call at a time, and none after one that failed: what that had taken in by then is not accounted for."""
+    def _step(self, work: Callable[[], None]) -> None:
+        """One call, all the way through the plan. Results that were finished when user code raised are still given."""
         if self._stepping:
             raise RuntimeError(
                 f"plan {self.plan.name!r}: the engine has failed, or is called from its own emit or sink"
             )
         self._stepping = True
+        try:
+            work()
+        except StreamError:
+            for operator in self._operators.values():
+                with suppress(StreamError):  # the first one is the one to tell
+                    operator.give_results()
+            raise
+        self._forget_ids()
+        self._stepping = False
 
-    def _end(self) -> None:
-        """The call has succeeded: forget the ids that no result can name again."""
+    def _forget_ids(self) -> None:
+        """Those that no result can name again."""
         for ids, reached in self._naming:
             if ids.waiting():
                 before = END_OF_TIME
                 for sink, delay in reached:
                     before = min(before, sink.watermark - delay, sink.hold - delay)
                 ids.forget(before)
-        self._stepping = False
 
     def _start(self, step: Step) -> None:
         node = step.node
@@ -272,6 +298,16 @@ class Engine:
     def _histories(self, step: Step) -> list[HoldHistory | None]:
         """One per input that may reach back further than its watermark."""
         return [HoldHistory() if name in self._reaching_back else None for name in step.node.inputs]
+
+
+def _sources_upstream(steps: list[Step]) -> dict[str, set[str]]:
+    """For every operator, the sources whose tuples may reach it."""
+    found: dict[str, set[str]] = {}
+    for step in steps:
+        node = step.node
+        upstream = {node.name} if node.operator == "source" else set()
+        found[node.name] = upstream.union(*[found[name] for name in node.inputs])
+    return found
 
 
 def _upstream_of_length_windows(steps: list[Step]) -> set[str]:

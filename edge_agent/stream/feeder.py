@@ -20,7 +20,7 @@ from edge_agent.stream.functions import name_of
 from protocol.plan import PlanError
 
 LIST_SIZE = 1024
-# From here on, only the sources that the others wait for are read.
+# When so many tuples wait where streams meet, a source that is ahead of the others there is left unread.
 MANY_WAITING = 50_000
 READING_S = 0.01
 
@@ -185,7 +185,10 @@ class Feeder:
                     self._arrival.wait_for(lambda: self.ready)
 
     def feed(self) -> bool:
-        """Feed what is at hand now, a list of each; False if there was nothing."""
+        """Feed what has come from each live source, and one list of the items at hand: of the source furthest behind.
+
+        False if there was nothing.
+        """
         turn = self._turn()
         with self._arrival:
             arrived = [(name, each, each.read()) for name, each in self._live.items() if name in turn and each.ready]
@@ -205,12 +208,9 @@ class Feeder:
         return bool(arrived)
 
     def _turn(self) -> list[str]:
-        """The sources to read from: all of them, or, when many tuples wait for slower ones, those furthest behind."""
-        names = [*self._live, *self._readers]
-        if self._engine.waiting < MANY_WAITING:
-            return names
-        furthest_behind = min(map(self._engine.watermark_of, names), default=0)
-        return [name for name in names if self._engine.watermark_of(name) == furthest_behind]
+        """The sources to read from: all but those that are ahead of others while many tuples wait."""
+        ahead = self._engine.ahead(MANY_WAITING)
+        return [name for name in [*self._live, *self._readers] if name not in ahead]
 
     def stop(self) -> None:
         """Leave what has not been read."""

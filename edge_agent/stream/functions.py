@@ -6,6 +6,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from edge_agent.stream.errors import shown
+
+MOST_CHARACTERS = 100
+
 
 class Field:
     """Reads one field of a value: a key of a mapping, else an attribute."""
@@ -33,11 +37,17 @@ def check_key(key: Any) -> None:
 
 
 def name_of(function: Any) -> str:
-    """`module:qualname` of a function or class; anything else as it shows itself."""
+    """`module:qualname` of a function or class. Another object as it shows itself, if that is short and the same every
+    time, else by its class."""
+    if isinstance(function, str):  # the engine's own words for what it does itself
+        return function
     if isinstance(function, partial):
         return f"partial({name_of(function.func)})"
     module = getattr(function, "__module__", None)
     qualname = getattr(function, "__qualname__", None)
     if qualname is None:
-        return str(function)
+        text = shown(function)
+        same_every_time = " at 0x" not in text
+        short = len(text) <= MOST_CHARACTERS and text.isprintable()
+        return text if short and same_every_time else name_of(type(function))
     return f"{module}:{qualname}" if module else str(qualname)

@@ -44,7 +44,6 @@ class Join(Merging):
         self._keys = pairing.keys
         self._combine = pairing.combine
         self._where = pairing.where
-        self._results: list[StreamTuple] = []
 
     def pass_time(self, now: int, ready: list[list[StreamTuple]]) -> None:
         lefts, rights = ready
@@ -57,10 +56,7 @@ class Join(Merging):
         for left in lefts[first:]:
             self._arrive(LEFT, left)
         self.moved(now)
-        if self._results:
-            results = self._results
-            self._results = []
-            self.give(results)
+        self.give_results()
 
     def _arrive(self, side: int, t: StreamTuple) -> None:
         of = self._keys[side]

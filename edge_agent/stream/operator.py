@@ -50,6 +50,7 @@ class Operator:
         self.faults = faults
         self.taken = 0
         self.given = 0
+        self._results: list[StreamTuple] = []
         self._outputs: list[tuple[Operator, int]] = []
 
     def to(self, consumer: Operator, port: int) -> None:
@@ -70,6 +71,13 @@ class Operator:
             self.given += len(batch)
             for consumer, port in self._outputs:
                 consumer.feed(port, batch)
+
+    def give_results(self) -> None:
+        """Pass on the results that were made one by one."""
+        if self._results:
+            results = self._results
+            self._results = []
+            self.give(results)
 
     def promise(self, watermark: int, hold: int, idle: bool) -> None:
         """Pass a promise on."""

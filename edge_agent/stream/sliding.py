@@ -3,8 +3,9 @@
 A pane is a run of tuples that always enter and leave the window together. However many windows
 overlap, each pane is folded once, and a window's result takes a constant number of merges on
 average: two stacks, one of suffix totals that shrinks as panes leave, one that grows as they come.
-User code runs in `push`, which computes nothing, and in `value`, which changes nothing before it
-has succeeded; so a function that raises leaves the window as it was.
+`push` and `evict` run no code of the user but the hashing and comparing of his values, which has
+succeeded before; `value` changes nothing before it has succeeded. So a function that raises leaves
+the window as it was.
 """
 
 from __future__ import annotations

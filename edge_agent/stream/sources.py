@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from bisect import insort_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from edge_agent.stream.lineage.base import Lineage, StreamTuple
@@ -62,6 +62,7 @@ class Source(Operator):
         super().__init__(name, faults)
         self.ids = ids
         self.watermark = BEGINNING
+        self.idle = False
         self._lineage = lineage
         self._ts = ts
         self._disorder_ms = disorder_ms
@@ -74,43 +75,44 @@ class Source(Operator):
         """The next items, in the order in which they came."""
         if not items:
             return
-        if not (self._usual and self._take_usual(items)):
+        if self._usual:
+            items = self._take_usual(items)
+        if items:
             self._take_any(items)
 
-    def _take_usual(self, items: list[tuple[Any, Any]]) -> bool:
-        """Take pairs whose times are ints and do not decrease; False, and nothing done, if there is any other."""
+    def _take_usual(self, items: list[Any]) -> list[Any]:
+        """Take pairs whose times are ints and do not decrease; if there is any other item, take none and return all."""
         ids = self.ids
         born: list[StreamTuple] = []
         floor = max(self.watermark, MIN_TS)
         try:
             for time, value in items:
                 ts: Any = time  # the object as it came: a compiled build would make a new one of an int
-                if type(time) is not int or time < floor:
-                    return False
-                floor = time
                 born.append((ts, value, ids))
+                if type(time) is not int or time < floor:
+                    return _unread(items, born)
+                floor = time
         except Exception:
-            return False
+            return _unread(items, born)
         if floor > MAX_TS:
-            return False
+            return _unread(items, born)
         self.taken += len(items)
         self.give(self._lineage.born(born))
         self.advance_to(floor, False)
-        return True
+        return []
 
     def _take_any(self, items: list[Any]) -> None:
         """Take items of all kinds: late, out of order, controls, and those that are no tuples at all."""
-        controls = 0
         born: list[StreamTuple] = []
         ids = self.ids
         ts_of_value = self._ts
         floor = max(self.watermark, MIN_TS)
         for item in items:
             if isinstance(item, (Watermark, Idle)):
-                controls += 1
                 if isinstance(item, Watermark):
                     floor = max(floor, item.ts)
                 continue
+            self.taken += 1
             function: Any = "timestamp" if ts_of_value is None else ts_of_value
             try:
                 if ts_of_value is None:
@@ -133,7 +135,6 @@ class Source(Operator):
             if not self._explicit:
                 floor = max(floor, ts - self._disorder_ms)
             born.append(t)
-        self.taken += len(items) - controls
         self._leave(born, floor, isinstance(items[-1], Idle))
 
     def _leave(self, born: list[StreamTuple], floor: int, idle: bool) -> None:
@@ -157,6 +158,7 @@ class Source(Operator):
     def advance_to(self, watermark: int, idle: bool) -> None:
         """Promise that every later tuple has at least this ts, and give what has waited for that."""
         self.watermark = max(self.watermark, watermark)
+        self.idle = idle
         if idle and self._waiting:
             # Nobody waits for an idle source, so neither does what it has said: time goes on to the newest of it.
             self.watermark = max(self.watermark, self._waiting[-1][0])
@@ -186,6 +188,12 @@ class Receive(Operator):
         self.give(arrived)
         self._watermark = max(self._watermark, watermark)
         self.promise(self._watermark, hold, idle)
+
+
+def _unread(items: list[Any], born: list[StreamTuple]) -> list[Any]:
+    """Items of which the first ones were read. An iterator gives its pair only once: the pair stands in for it."""
+    again = [(t[0], t[1]) if isinstance(items[place], Iterator) else items[place] for place, t in enumerate(born)]
+    return again + items[len(born) :]
 
 
 def checked_ts(ts: Any) -> int:

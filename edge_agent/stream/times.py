@@ -16,6 +16,7 @@ def hours(count: float) -> int:
 
 
 def _whole(ms: float) -> int:
-    if ms != int(ms):
+    whole = round(ms)
+    if abs(ms - whole) > 1e-6:  # less is what a float makes of a decimal: 1.1 h are 3960000.0000000005 ms
         raise ValueError(f"{ms} is not a whole number of milliseconds")
-    return int(ms)
+    return whole

@@ -141,6 +141,6 @@ def _original(t: StreamTuple) -> StreamTuple:
 
 def _identified(t: StreamTuple, meta: Meta) -> Origin:
     if isinstance(meta.id, SourceIds):
-        meta.id = meta.id.new_origin(t)
+        meta.id = meta.id.lasting_origin(t)
     origin: Origin = meta.id
     return origin

@@ -1,4 +1,5 @@
-"""Mode `segments`: a derived tuple holds one reference, a source tuple nothing of its own.
+"""Mode `segments`: a derived tuple holds one reference, a source tuple nothing of its own unless a length window may
+keep it for ever.
 
 The third field of a tuple is
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 from typing import Any
 
 from edge_agent.stream.lineage.base import Lineage, StreamTuple, WindowLog, oldest_first
-from edge_agent.stream.source_ids import SourceIds
+from edge_agent.stream.source_ids import SourceIds, UniqueIds
 from protocol.records import Origin
 
 
@@ -39,7 +40,7 @@ class Remembered:
 
     def origin(self, t: StreamTuple) -> Origin:
         if self._origin is None:
-            self._origin = self._ids.new_origin(t)
+            self._origin = self._ids.lasting_origin(t)
         return self._origin
 
 
@@ -99,7 +100,7 @@ class Segments(Lineage):
         for inputs in queue:
             for t in inputs:
                 up = t[2]
-                if type(up) is SourceIds:  # most of them: a call less than up.origin(t)
+                if type(up) is UniqueIds:  # most of them: a call less than up.origin(t)
                     known = up.known.get(id(t))
                     found[id(t)] = up.first_origin(t) if known is None else known
                 elif isinstance(up, (SourceIds, Remembered)):

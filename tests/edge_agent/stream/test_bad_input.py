@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edge_agent.stream import Collect, Count, Engine, Plan, PlanError, Results, StreamError, Sum, Watermark, run
+from edge_agent.stream import Collect, Count, Engine, Min, Plan, PlanError, Results, StreamError, Sum, Watermark, run
 from protocol.records import Delivery, Record
 from tests.edge_agent.stream.expect import every_mode, found
 
@@ -405,3 +405,110 @@ def test_the_engine_refuses_what_it_does_not_know(mode: str) -> None:
     for call in calls:
         with pytest.raises(PlanError, match="other"):
             call()
+
+
+# --- what was finished before -------------------------------------------------------------
+
+
+def bad_key(value: int) -> int:
+    return boom(value) % 2  # type: ignore[no-any-return]
+
+
+FINISHED: dict[str, tuple[Callable[[Any], Any], int]] = {
+    # |---10---|---10---|-- 13     two windows of one key each per parity: [0, 10) is over
+    "window": (lambda s: s.key_by(bad_key).window(10).aggregate(Count()), 2),
+    "sliding window": (lambda s: s.key_by(bad_key).window(10, 5).aggregate(Count()), 4),
+    "recent": (lambda s: s.key_by(bad_key).recent(2).aggregate(Count()), 13),
+    "length": (lambda s: s.key_by(bad_key).length_window(2).aggregate(Count()), 13),
+    "join": (lambda s: s.key_by(constant).join_band(s.key_by(bad_key), 0, lambda left, right: left), 7),
+}
+
+
+@every_mode
+@pytest.mark.parametrize("name", FINISHED)
+@pytest.mark.parametrize("cut", [1, 3, 100])
+def test_results_that_were_finished_before_an_error_are_delivered(name: str, cut: int, mode: str) -> None:
+    build, finished = FINISHED[name]
+    plan = Plan("finished", provenance=mode)
+    build(plan.source("s")).sink("out")
+    told: list[Record] = []
+    engine = Engine(plan, told.append)
+    items = [(ts, ts) for ts in range(20)]
+    with pytest.raises(StreamError, match="unlucky"):
+        for start in range(0, len(items), cut):
+            engine.feed("s", items[start : start + cut])
+    assert len([each for each in told if isinstance(each, Delivery)]) == finished
+
+
+class Appending:
+    """Changes the state that it is given, as `add` may."""
+
+    def initialise(self) -> list[Any]:
+        return []
+
+    def add(self, state: list[Any], value: Any) -> list[Any]:
+        state.append(value)
+        return state
+
+    def merge(self, earlier: list[Any], later: list[Any]) -> list[Any]:
+        return earlier + later
+
+    def result(self, state: list[Any]) -> Any:
+        return list(state)
+
+
+class NoText(Appending):
+    """Raises too late."""
+
+    def add(self, state: list[Any], value: Any) -> list[Any]:
+        state.append(value)
+        if len(state) > 1 and isinstance(value, str):
+            raise TypeError("text behind other things")
+        return state
+
+
+@every_mode
+@pytest.mark.parametrize("window", [(10, 10), (20, 10)], ids=["tumbling", "sliding"])
+@pytest.mark.parametrize("aggregators", [(Appending(), Min()), (NoText(),)], ids=["another raises", "raises itself"])
+def test_what_is_skipped_is_in_no_result(aggregators: Any, window: tuple[int, int], mode: str) -> None:
+    plan = Plan("appending", provenance=mode, on_error="skip")
+    plan.source("s", [(1, 1), (2, "a"), (3, 2)]).window(*window).aggregate(*aggregators, into=first_of).sink("out")
+    results = run(plan)
+    assert [each.payload for each in results.skipped] == ["a"]
+    for delivery in results.deliveries:
+        assert delivery.payload == [1, 2]
+        if mode != "none":
+            assert [cause.payload for cause in results.causes(delivery)] == [1, 2]
+
+
+def first_of(result: Any, *_: Any) -> Any:
+    return result
+
+
+@every_mode
+def test_items_that_can_be_read_only_once(mode: str) -> None:
+    plan = Plan("once", provenance=mode)
+    plan.source("s", ids="uid").sink("out")
+    items = [map(int, line.split()) for line in ("1 10", "5 11", "2 12", "7 13")]
+    results = run(plan, {"s": items})
+    assert [delivery.payload for delivery in results.deliveries] == [10, 11, 13]
+    assert [late.payload for late in results.late] == [12]
+
+
+def test_the_items_before_a_bad_one_are_counted_as_taken() -> None:
+    plan = Plan("counted")
+    plan.source("s").sink("out")
+    engine = Engine(plan, lambda record: None)
+    with pytest.raises(StreamError):
+        engine.feed("s", [*((ts, ts) for ts in range(30)), (5.5, "bad"), (40, "never seen")])
+    assert engine.metrics["s"].taken == 31
+    assert engine.metrics["out"].given == 30
+
+
+@every_mode
+def test_a_sink_may_decide_for_itself(mode: str) -> None:
+    plan = Plan("sinks", provenance=mode)
+    plan.source("s", [(1, 1), (2, BAD), (3, 3)]).sink("out", boom, on_error="skip")
+    results = run(plan)
+    assert [delivery.payload for delivery in results.deliveries] == [1, BAD, 3]
+    assert [each.payload for each in results.skipped] == [BAD]

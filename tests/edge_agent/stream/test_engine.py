@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -191,12 +192,25 @@ def test_what_cannot_be_told_apart_by_attributes_is_a_fault_of_the_item(mode: st
 
 
 @capturing_modes
-def test_all_nan_are_one_by_attributes(mode: str) -> None:
-    plan = Plan("nan", provenance=mode)
+@pytest.mark.parametrize(
+    ("one", "other", "origins"),
+    [
+        (float("nan"), float("nan"), 1),
+        (Decimal("nan"), Decimal("nan"), 1),
+        ([1, {"a": {2, 3}}], [1, {"a": {3, 2}}], 1),
+        ({1, 2}, frozenset({1, 2}), 1),
+        ([1], (1,), 2),
+        (1, True, 2),
+        ({"a": 1}, {"a": 2}, 2),
+    ],
+    ids=repr,
+)
+def test_what_is_one_by_attributes(one: Any, other: Any, origins: int, mode: str) -> None:
+    plan = Plan("one", provenance=mode)
     plan.source("s", ids="attributes").window(10).aggregate(Count()).sink("out")
-    [delivery] = run(plan, {"s": [(1, float("nan")), (1, float("nan"))]}).deliveries
+    [delivery] = run(plan, {"s": [(1, one), (1, other)]}).deliveries
     assert delivery.payload == 2
-    assert len(delivery.origins) == 1
+    assert len(delivery.origins) == origins
 
 
 @pytest.mark.parametrize("watermarks", ["ordered", "explicit"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from edge_agent.stream import Count, Engine, Feeder, Loopback, Plan, StreamError, run
+from edge_agent.stream import IDLE, Count, Engine, Feeder, Loopback, Plan, StreamError, run
 from edge_agent.stream.feeder import LIST_SIZE, MANY_WAITING
 from protocol.records import Delivery, Record
 from tests.support.waiting import wait_until
@@ -252,3 +252,89 @@ def test_a_fast_source_is_held_back_by_a_slow_one_that_it_meets(live: bool) -> N
     sensor.items.put((10, "slow"))
     assert [started.next() for _ in range(10)] == list(range(10))
     started.stop()
+
+
+STORED = range(2 * MANY_WAITING)
+SLOW = range(0, 2 * MANY_WAITING, MANY_WAITING // 25)
+
+
+def assert_all_comes_when_the_slow_source_speaks(started: Started, slow: Sensor) -> None:
+    """Where it meets what is stored; it has said the first of SLOW."""
+    started.wait_until_waiting("feeder")
+    assert started.engine.waiting >= MANY_WAITING
+    for ts in SLOW[1:]:
+        slow.items.put((ts, ts))
+    slow.items.put(None)
+    everything = sorted([*STORED, *SLOW])
+    assert [started.next() for _ in everything] == everything
+
+
+def test_a_silent_source_that_is_idle_holds_nobody_back() -> None:
+    silent, slow = Sensor(), Sensor()
+    plan = Plan("idle")
+    stored = plan.source("stored", [(ts, ts) for ts in STORED])
+    plan.source("silent", live=True).union(plan.source("slow", live=True), stored).sink("out")
+    silent.items.put(IDLE)
+    slow.items.put((0, 0))
+    started = Started(plan, {"silent": silent, "slow": slow})
+    assert_all_comes_when_the_slow_source_speaks(started, slow)
+    silent.items.put(None)
+    started.join()
+
+
+@pytest.mark.parametrize("said", [[], [IDLE]])
+def test_a_silent_source_holds_nobody_back_that_it_does_not_meet(said: list[Any]) -> None:
+    silent, slow = Sensor(), Sensor()
+    plan = passing("silent")
+    plan.source("slow", live=True).union(plan.source("stored", [(ts, ts) for ts in STORED])).sink("out")
+    for item in said:
+        silent.items.put(item)
+    slow.items.put((0, 0))
+    started = Started(plan, {"silent": silent, "slow": slow})
+    assert_all_comes_when_the_slow_source_speaks(started, slow)
+    silent.items.put(None)
+    started.join()
+
+
+def test_of_two_unions_one_goes_on_while_the_other_is_held_back() -> None:
+    silent, slow = Sensor(), Sensor()
+    read = 0
+
+    def fast() -> Iterator[Any]:
+        nonlocal read
+        for read in STORED:
+            yield read, read
+
+    plan = Plan("apart")
+    plan.source("silent", live=True).union(plan.source("fast")).sink("held back")
+    plan.source("slow", live=True).union(plan.source("stored", [(ts, ts) for ts in STORED])).sink("out")
+    slow.items.put((0, 0))
+    started = Started(plan, {"silent": silent, "fast": fast(), "slow": slow})
+    assert_all_comes_when_the_slow_source_speaks(started, slow)
+    started.wait_until_waiting("feeder")
+    assert started.engine.waiting >= MANY_WAITING
+    assert read <= MANY_WAITING + 5 * LIST_SIZE
+    silent.items.put(None)
+    assert [started.next() for _ in STORED] == list(STORED)
+    started.join()
+
+
+def test_a_source_is_ahead_only_of_those_that_it_meets() -> None:
+    plan = Plan("meet")
+    a, b, c = (plan.source(name) for name in "abc")
+    a.union(b).map(str).union(c.filter(bool)).sink("out")
+    plan.source("d").union(plan.source("e")).sink("other")
+    plan.source("alone").sink("third")
+    engine = Engine(plan, lambda record: None)
+    assert engine.ahead(1) == set()
+    for ts, name in enumerate("abcde", 1):
+        engine.feed(name, [(ts, ts)])
+    engine.feed("alone", [(9, 9)])
+    assert engine.ahead(1) == {"b", "c", "e"}
+    assert engine.ahead(10) == set()
+    engine.idle("a")
+    assert engine.ahead(1) == {"c", "e"}
+    engine.watermark("a", 3)
+    assert engine.ahead(1) == {"a", "c", "e"}
+    engine.close("d")
+    assert "e" not in engine.ahead(1)

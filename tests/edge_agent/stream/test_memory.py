@@ -170,6 +170,17 @@ def test_a_key_that_never_comes_again_keeps_only_its_own(mode: str) -> None:
     assert Reading.alive <= 1 + 2 * LIST
 
 
+@pytest.mark.parametrize("ids", ["uid", "attributes"])
+@pytest.mark.parametrize("mode", ["genealog", "segments"])
+def test_ids_are_forgotten_when_no_result_can_name_them(mode: str, ids: str) -> None:
+    plan = Plan("ids", provenance=mode)
+    plan.source("readings", ids=ids).key_by(key).window(20, 10).aggregate(Count()).sink("results")
+    engine = Engine(plan, lambda record: None)
+    for first in range(0, 20_000, LIST):
+        engine.feed("readings", [(ts, Reading(ts)) for ts in range(first, first + LIST)])
+        assert Reading.alive <= 2 * LIST + 2 * 20
+
+
 class Refusing:
     """An aggregator without a result."""
 
