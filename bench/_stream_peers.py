@@ -4,8 +4,8 @@ Each is written the way its own documentation would have it, and the way it runs
 
 - streamz has operators but no event time, so `accumulate` keeps the windows. Emitting lists and flattening them inside
   costs less per tuple than calling `emit` for every one.
-- bytewax has event-time windows. Its input hands over lists of tuples; a list of one costs it nearly as much as one of
-  a thousand, which is about what its own connectors read at a time.
+- bytewax has event-time windows. Its input hands over lists of tuples: of one, as its own inputs do if nothing else is
+  said, or of a thousand.
 
 The functions of the query (what is standing, what is stopped) are the ones that our own plan uses.
 """

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from edge_agent.collector import relax_collector
 from edge_agent.queries import linear_road, linear_road_stopped, smart_grid
@@ -81,7 +81,7 @@ class Worker:
         self._process.wait()
         self._process.stdout.close()
 
-    def __enter__(self) -> Worker:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -10,14 +10,14 @@ from typing import Any
 
 from bench._stream_worker import Tally
 from edge_agent.stream.lineage import LINEAGES, Lineage, StreamTuple
-from edge_agent.stream.source_ids import SourceIds
+from edge_agent.stream.source_ids import UniqueIds
 from protocol.ids import StreamId
 
 
 def results_over(mode: str, size: int, count: int) -> tuple[Lineage, list[StreamTuple]]:
     """`count` results, each over `size` source tuples of its own."""
     lineage = LINEAGES[mode]()
-    ids = SourceIds(StreamId("local", 0, "numbers"), False, Tally().add)
+    ids = UniqueIds(StreamId("local", 0, "numbers"), False, Tally().add)
     log = lineage.window_log()
     assert log is not None, f"mode {mode} remembers nothing"
     results: list[StreamTuple] = []

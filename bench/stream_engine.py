@@ -9,11 +9,11 @@ CPU time of the process that runs the query, all of them on one processor. All v
 rounds, in every other round backwards, and ratios are taken per round: medians, and the bounds that hold the median
 with 95 % confidence. What is compared most closely, modes none and segments in both builds, runs side by side: each in
 a process of its own, a few lists at a time by turns, since a shared machine is faster and slower for tens of
-milliseconds on end, and then again with their processes exchanged. The input is a list made beforehand; the sink
-unfolds every result into its Delivery, and records go to a counter. Python's collector is on and relaxed, as
-threadline-agent runs it (`relax_collector`), for the peers as well; the column "700" is the overhead with the
-thresholds that Python starts with. Peak memory is what the kernel says of a fresh process per query and mode that reads
-the input from a generator.
+milliseconds on end, and then again with their processes exchanged. Everything else runs alone. The input is a list made
+beforehand; the sink unfolds every result into its Delivery, and records go to a counter. Python's collector is on and
+relaxed, as threadline-agent runs it (`relax_collector`), for the peers as well; the column "700" is the overhead with
+the thresholds that Python starts with. Peak memory is what the kernel says of a fresh process per query and mode that
+reads the input from a generator.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ PROVENANCE_SIZES = (4, 8, 24, 192, 1_024, 8_192)
 # The share of standing cars that makes provenance (every result with its sources) 0.2 % of the data. In the paper it
 # was 0.003 % to 0.5 %, and for Linear Road two orders of magnitude less than for Smart Grid.
 STANDING = 0.001
-# How many tuples are fed one by one, to whom; bytewax takes its time over every list, however short.
-SINGLY = {"pure": 5_000, "compiled": 5_000, "streamz": 5_000, "bytewax": 500}
+# How many tuples are fed one by one: enough that getting started does not count.
+SINGLY = 20_000
 
 
 class Sizes(NamedTuple):
@@ -89,6 +89,7 @@ class Variant(NamedTuple):
     worker: str
     what: str
     arguments: tuple[tuple[str, Any], ...]
+    alone: bool = True
 
 
 Times = dict[Variant, list[float]]
@@ -98,8 +99,8 @@ LISTS_PER_STEP = 8
 EVALUATED = ("Q1", "Q2", "Q3", "Q4")
 
 
-def query(build: str, name: str, mode: str, relaxed: bool = True) -> Variant:
-    return Variant(build, "query", (("query", name), ("mode", mode), ("relaxed", relaxed)))
+def query(build: str, name: str, mode: str, relaxed: bool = True, alone: bool = False) -> Variant:
+    return Variant(build, "query", (("query", name), ("mode", mode), ("relaxed", relaxed)), alone)
 
 
 def peer(name: str, tuples: int) -> Variant:
@@ -108,8 +109,8 @@ def peer(name: str, tuples: int) -> Variant:
 
 def singly(name: str) -> Variant:
     if name in BUILDS:
-        return Variant(name, "singly", (("tuples", SINGLY[name]),))
-    return Variant("peers", "peer", (("name", name), ("tuples", SINGLY[name]), ("singly", True)))
+        return Variant(name, "singly", (("tuples", SINGLY),))
+    return Variant("peers", "peer", (("name", name), ("tuples", SINGLY), ("singly", True)))
 
 
 def installed(sizes: Sizes) -> list[str]:
@@ -191,7 +192,7 @@ def measure_rounds(builds: list[str], sizes: Sizes) -> tuple[Times, dict[str, fl
 def run_group(workers: Workers, group: list[Variant]) -> dict[Variant, list[Answer]]:
     """A variant by itself; several side by side, once in each other's processes: where a process's data happen to lie
     in memory makes it faster or slower than its twin, and more so than what is compared."""
-    if len(group) == 1:
+    if group[0].alone:
         (variant,) = group
         return {variant: [workers[variant.worker][0].ask(variant.what, **dict(variant.arguments))]}
     runs = [side_by_side(workers, group, shift) for shift in range(len(SIDE_BY_SIDE))]
@@ -230,8 +231,9 @@ def groups(builds: list[str], sizes: Sizes) -> Iterator[list[Variant]]:
             yield from [[peer(each, sizes.peers[each])] for each in installed(sizes)]
             yield from [[singly(each)] for each in [*builds, *installed(sizes)]]
         for build in builds:
-            yield [query(build, name, "genealog")]
-        yield [query("pure", name, "annotation")]
+            yield [query(build, name, "none", alone=True)]
+            yield [query(build, name, "genealog", alone=True)]
+        yield [query("pure", name, "annotation", alone=True)]
         yield [query(build, name, mode, relaxed=False) for build in builds for mode in SIDE_BY_SIDE]
     for build in builds:
         for group in GROUPS:
@@ -267,12 +269,12 @@ def tell_queries(report: Report, builds: list[str], times: Times, peaks: Peaks) 
     for name in QUERIES:
         for build in builds:
             for mode in MODES:
-                if query(build, name, mode) in times:
+                if any(query(build, name, mode, alone=alone) in times for alone in (False, True)):
                     tell_query(report, build, name, mode, times, peaks)
 
 
 def tell_query(report: Report, build: str, name: str, mode: str, times: Times, peaks: Peaks) -> None:
-    rate = 1 / estimate(times[query(build, name, mode)]).median
+    rate = 1 / estimate(times[query(build, name, mode, alone=mode not in SIDE_BY_SIDE)]).median
     over = overhead(times, build, name, mode)
     figure = {"query": name, "build": build, "mode": mode, "tuples_per_s": rate, "overhead_percent": over._asdict()}
     row = (f"{name:8} {build:8} {mode:10} {rate / 1e3:>10.0f} {over.median:>8.1f}% "
@@ -327,8 +329,9 @@ def tell_traversal(report: Report, builds: list[str], sizes: Sizes, times: Times
 
 
 def overhead(times: Times, build: str, name: str, mode: str, relaxed: bool = True) -> Estimate:
-    """In percent of mode none, in the same build."""
-    with_it, without = query(build, name, mode, relaxed), query(build, name, "none", relaxed)
+    """In percent of mode none, in the same build and measured in the same way."""
+    alone = mode not in SIDE_BY_SIDE
+    with_it, without = query(build, name, mode, relaxed, alone), query(build, name, "none", relaxed, alone)
     if with_it not in times or without not in times:
         return Estimate(math.nan, math.nan, math.nan)
     return Estimate(*[(ratio - 1) * 100 for ratio in ratios(times[with_it], times[without])])
@@ -352,13 +355,14 @@ def set_goals(report: Report, sizes: Sizes, times: Times, peaks: Peaks) -> None:
         for name in EVALUATED:
             peak = peaks.get((build, name, "segments"), math.nan) / peaks.get((build, name, "none"), math.nan)
             report.goal(f"{name.lower()}_segments_peak_rss_over_none_{build}", peak, "<=", 1.15, "x")
-    # Given lists as long as ours, and item by item, as both libraries take them if nothing else is said.
-    ours = times[query("pure", "Q1", "none")]
+    # Each as it takes a list of items if nothing else is said: ours cuts it up, the others go item by item. Then the
+    # others given lists as long as ours.
+    ours = times[query("pure", "Q1", "none", alone=True)]
     for name, factor in (("streamz", 8), ("bytewax", 20)):
-        for fed, variant in (("lists", peer(name, sizes.peers[name])), ("items", singly(name))):
+        for fed, variant in (("as_is", singly(name)), ("lists_like_ours", peer(name, sizes.peers[name]))):
             theirs = times.get(variant)
             faster = ratios(theirs, ours).median if theirs else math.nan
-            report.goal(f"q1_none_pure_over_{name}_given_{fed}_{sizes.of('Q1')}", faster, ">=", factor, "x")
+            report.goal(f"q1_none_pure_over_{name}_fed_{fed}_{sizes.of('Q1')}", faster, ">=", factor, "x")
     for name in EVALUATED:
         slow, fast = times[query("pure", name, "segments")], times.get(query("compiled", name, "segments"))
         gain = ratios(slow, fast).median if fast else math.nan

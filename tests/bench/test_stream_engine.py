@@ -151,13 +151,27 @@ def test_a_worker_runs_what_it_is_asked_and_tells_of_errors() -> None:
             worker.ask("query", query="Q1", mode="no such mode", relaxed=True)
 
 
+class Noting(Worker):
+    """A worker that notes which modes it was given."""
+
+    def __init__(self, build: str) -> None:
+        super().__init__(build)
+        self.modes: list[str] = []
+
+    def ask(self, what: str, **arguments: Any) -> dict[str, Any]:
+        if what == "begin":
+            self.modes.append(arguments["mode"])
+        return super().ask(what, **arguments)
+
+
 def test_side_by_side_each_variant_runs_to_its_end_once_in_each_process() -> None:
-    with Worker("pure") as one, Worker("pure") as other:
+    with Noting("pure") as one, Noting("pure") as other:
         for worker in (one, other):
             worker.ask("prepare", **SMALL)
         whole = one.ask("query", query="Q1", mode="segments", relaxed=True)
         group = [query("pure", "Q1", mode) for mode in ("none", "segments")]
         answers = run_group({"pure": [one, other]}, group)
+        assert (one.modes, other.modes) == (["none", "segments"], ["segments", "none"])
     assert [len(answers[variant]) for variant in group] == [2, 2]
     for answer in answers[group[1]]:
         assert (answer["units"], answer["records"]) == (whole["units"], whole["records"])
