@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import FrameType
 
     from edge_agent.stream import Plan
@@ -26,7 +27,12 @@ An app file is a Python file with a function build() that returns a Plan:
         plan.source("doors", read_doors).key_by("door").window(minutes(5)).aggregate(Count()).sink("counts")
         return plan
 
-exit code: 0 done, 1 failed while running, 2 could not be started, 130 or 143 stopped by SIGINT or SIGTERM
+exit code:
+    0           done
+    1           failed while running, or the standard output cannot be written
+    2           could not be started, or the file of --output cannot be written
+    130 or 143  stopped by SIGINT or SIGTERM
+    141         nobody reads the output any more
 """
 _SUFFIXES = {".dot": "dot", ".gv": "dot", ".svg": "svg", ".json": "json"}
 
@@ -75,13 +81,14 @@ class Signals:
             raise _Signalled(number)
 
     def print(self, text: str, out: TextIO) -> None:
-        """Write all of the text; a signal waits for that, a second one does not.
+        """Write all of the text, after what the app has printed; a signal waits for that, a second one does not.
 
         Unbuffered output (PYTHONUNBUFFERED) takes only a part of it when a signal comes in between.
         """
         rest = memoryview(text.encode(out.encoding, "backslashreplace"))
         self._printing = True
         try:
+            out.flush()
             while rest:
                 rest = rest[out.buffer.write(rest) :]
             out.flush()
@@ -103,6 +110,41 @@ class Signals:
 def _abandon(out: TextIO) -> None:
     """What is still buffered has nowhere to go, and Python would wait or complain at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+
+
+def _standard_output() -> TextIO:
+    if sys.stdout is None:  # closed by the caller
+        raise _OutputFailed("the standard output is closed")
+    return sys.stdout
+
+
+def _write(output: Path, text: str) -> None:
+    """Write a file; an old one stays as it is until the new one is whole.
+
+    What is no plain file (a link, a pipe, /dev/stdout) is written to.
+    """
+    import stat
+
+    try:
+        old = output.lstat().st_mode
+    except FileNotFoundError:
+        old = None
+    if old is not None and not stat.S_ISREG(old):
+        output.write_text(text, encoding="utf-8")
+        return
+    mode = 0o666 if old is None else stat.S_IMODE(old)
+    new = output.with_name(f".{os.urandom(8).hex()}")
+    try:
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as out:
+            if old is not None:
+                os.fchmod(out.fileno(), mode)
+            out.write(text)
+        new.replace(output)
+    except FileExistsError:  # not ours
+        raise
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
 
 
 def _build(path: str) -> Plan:
@@ -129,18 +171,11 @@ def _plan(arguments: argparse.Namespace, signals: Signals) -> int:
         case _:
             text = to_text(document)
     if output is None:
-        signals.print(text, sys.stdout)
+        signals.print(text, _standard_output())
         return 0
-    # An old file stays as it is until the new one is whole; what is no plain file (a pipe, /dev/stdout) is written to.
-    plain = not output.is_symlink() and (output.is_file() or not output.exists())
-    target = output.with_name(f".{output.name}.new") if plain else output
     try:
-        target.write_text(text, encoding="utf-8")
-        if plain:
-            target.replace(output)
+        _write(output, text)
     except OSError as error:
-        if plain:
-            target.unlink(missing_ok=True)
         raise _Refused(f"{output} cannot be written: {error.strerror}") from error
     return 0
 
@@ -151,6 +186,7 @@ def _run(arguments: argparse.Namespace, signals: Signals) -> int:
     from edge_agent.stream import Engine, Feeder, StreamError
     from protocol.plan import DELIVERING, ORIGINS, delivering_name
 
+    _standard_output()  # nothing is taken from the sources if it has nowhere to go
     plan = _build(arguments.app)
     if arguments.provenance:
         plan.provenance = arguments.provenance
@@ -166,7 +202,7 @@ def _run(arguments: argparse.Namespace, signals: Signals) -> int:
             raise _Refused(f"{arguments.app}: the plan has no sink {sink!r}, only {', '.join(known)}")
     sources = [node.name for node in document.nodes if node.operator in ORIGINS]
     printer = Printer(
-        lambda text: signals.print(text, sys.stdout),
+        lambda text: signals.print(text, _standard_output()),
         provenance=plan.provenance != "none",
         as_json=arguments.format == "json",
         sinks=frozenset(arguments.sink),
@@ -204,7 +240,7 @@ def _run(arguments: argparse.Namespace, signals: Signals) -> int:
 
 
 def _say(text: str, error: BaseException | None = None) -> None:
-    """To the user, apart from the output."""
+    """To the user, apart from the output; that it cannot be said is no reason to fail."""
     import traceback
 
     try:
@@ -213,14 +249,18 @@ def _say(text: str, error: BaseException | None = None) -> None:
         for line in text.splitlines():
             print(f"threadline-agent: {line}", file=sys.stderr)
         sys.stderr.flush()
-    except BrokenPipeError:
-        pass
+    except OSError:
+        _abandon(sys.stderr)
 
 
 def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
+    try:
+        number = int(text) if text.isascii() and text.isdigit() else 0
+    except ValueError:  # more digits than Python reads
+        number = 0
+    if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
-    return int(text)
+    return number
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -282,12 +322,14 @@ def main(argv: list[str] | None = None) -> int:
     from edge_agent.report import printable
     from protocol.plan import PlanError
 
+    if sys.stderr is None:  # closed by the caller; print() would take the standard output instead
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", errors="backslashreplace")
     arguments = _parser().parse_args(argv)
-    if sys.stdout is None or sys.stderr is None:  # closed by the caller
-        return 1
     try:
         with Signals() as signals:
             code: int = arguments.call(arguments, signals)
+            if sys.stdout is not None:
+                signals.print("", sys.stdout)  # the rest of what the app has printed
             return code
     except _Signalled as stop:
         return 128 + stop.number

@@ -163,9 +163,10 @@ def _node_from_json(value: object, place: int) -> Node:
 
 
 def _parse(text: str | bytes) -> object:
-    if len(text) > MAX_JSON_BYTES:
-        raise PlanError(f"a plan's text has at most {MAX_JSON_BYTES} bytes")
     try:
+        # No character is less than a byte: what has too many is not encoded to count them.
+        if len(text) > MAX_JSON_BYTES or (isinstance(text, str) and len(text.encode()) > MAX_JSON_BYTES):
+            raise PlanError(f"a plan's text has at most {MAX_JSON_BYTES} bytes")
         if isinstance(text, bytes):
             text = text.decode()
         return json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from protocol.plan import DELIVERING, ORIGINS, Node, window_ms
+from protocol.plan import DELIVERING, ORIGINS, Node, PlanDocument, window_ms
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000))
 
@@ -87,3 +87,11 @@ def window(node: Node) -> str:
             return f"the last {given['left_count']} left, {given['right_count']} right"
         case _:
             return f"the last {given['count']} tuples"
+
+
+def beyond_the_sums(plan: PlanDocument) -> list[str]:
+    """What has to be said below the window sums: a length window adds nothing to them, but holds tuples too."""
+    windows: list[Any] = [node.parameters["window"] for node in plan.nodes if "window" in node.parameters]
+    if any(window["kind"] == "length" for window in windows):
+        return ["and however long a length window holds a tuple: each sink's progress tells (hold)"]
+    return []

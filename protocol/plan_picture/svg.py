@@ -8,7 +8,7 @@ from itertools import pairwise
 from xml.sax.saxutils import escape
 
 from protocol.plan import Node, PlanDocument, delays
-from protocol.plan_picture.labels import details, duration, kind
+from protocol.plan_picture.labels import beyond_the_sums, details, duration, kind
 from protocol.plan_picture.layout import Box, Edge, lay_out
 
 # (fill, line) per kind of operator.
@@ -65,7 +65,12 @@ def _sums(plan: PlanDocument) -> list[str]:
         for end, largest in reached.items()
     ]
     more = len(lines) - _MOST_SUMS
-    return ["Largest window sum (U)", *lines[:_MOST_SUMS], *([f"and {more} more"] if more > 0 else [])]
+    return [
+        "Largest window sum (U)",
+        *lines[:_MOST_SUMS],
+        *([f"and {more} more"] if more > 0 else []),
+        *beyond_the_sums(plan),
+    ]
 
 
 def _lines(node: Node) -> list[str]:

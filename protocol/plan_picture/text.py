@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import islice
 
-from protocol.plan import Node, PlanDocument, count_paths, delays, in_order, paths
-from protocol.plan_picture.labels import details, exact_duration
+from protocol.plan import PlanDocument, count_paths, delays, in_order, paths
+from protocol.plan_picture.labels import beyond_the_sums, details, exact_duration
 
 MOST_PATHS = 50
 
@@ -28,8 +28,7 @@ def to_text(plan: PlanDocument) -> str:
     ]
     wide_origin, wide_end = (max(len(line[column]) for line in sums) for column in (0, 1))
     lines += [f"  {origin:{wide_origin}} -> {end:{wide_end}}  {largest}" for origin, end, largest in sums]
-    if any(_has_length_window(node) for node in plan.nodes):
-        lines.append("  and however long a length window holds a tuple: each sink's progress tells (hold)")
+    lines += [f"  {line}" for line in beyond_the_sums(plan)]
     lines += ["", "Window sum of each path:"]
     shown = [(exact_duration(total), " -> ".join(names)) for names, total in islice(paths(plan), MOST_PATHS)]
     wide_sum = max(len(total) for total, _ in shown)
@@ -40,8 +39,3 @@ def to_text(plan: PlanDocument) -> str:
             f"  and {more:,} more path{'s' * (more > 1)}" if more < 10**18 else "  and more than 10^18 paths more"
         )
     return "\n".join(lines) + "\n"
-
-
-def _has_length_window(node: Node) -> bool:
-    window = node.parameters.get("window")
-    return isinstance(window, dict) and window["kind"] == "length"

@@ -62,7 +62,6 @@ def write(tmp_path: Path) -> Callable[..., Path]:
 
 def test_an_app_file_gives_its_plan(write: Callable[..., Path]) -> None:
     app = load(write(CARS))
-    assert app.has_plan
     assert app.main is None
     plan = app.build()
     assert isinstance(plan, Plan)
@@ -83,7 +82,6 @@ def test_functions_are_named_after_the_file_wherever_it_lies(write: Callable[...
 
 def test_main_is_handed_on(write: Callable[..., Path]) -> None:
     app = load(write("def main(agent):\n    return agent + 1\n"))
-    assert not app.has_plan
     assert app.main is not None
     assert app.main(1) == 2
     with pytest.raises(AppError, match=r"defines main\(agent\) only: there is no build\(\) and so no plan"):

@@ -7,7 +7,8 @@ import shutil
 import subprocess
 import time
 from collections import Counter
-from itertools import combinations
+from itertools import combinations, pairwise
+from types import MappingProxyType
 from xml.etree import ElementTree
 
 import pytest
@@ -155,6 +156,16 @@ Window sum of each path:
     )
 
 
+def test_what_a_length_window_adds_is_said_in_the_same_words() -> None:
+    caveat = "and however long a length window holds a tuple: each sink's progress tells (hold)"
+    as_mapping = aggregate("a", "in", MappingProxyType({"kind": "length", "count": 7}))  # type: ignore[arg-type]
+    for document in (LENGTHS, plan(source(), as_mapping, sink("out", "a"))):
+        assert f"  {caveat}\n" in to_text(document)
+        assert svg_texts(to_svg(document))[-1] == caveat
+    for draw in (to_text, to_svg):
+        assert "length window" not in draw(STOPPED_CARS)
+
+
 def test_only_some_of_many_paths_are_printed() -> None:
     assert "more path" not in to_text(ladder(5))
     text = to_text(ladder(6)).splitlines()
@@ -231,8 +242,12 @@ def test_dot_reads_back_the_names_it_was_given(text: str) -> None:
     ) + Counter(["f", "map", f"function = app:{text}", text, "sink"])
 
 
+def svg_nodes(svg: str) -> list[ElementTree.Element]:
+    return list(ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text"))
+
+
 def svg_texts(svg: str) -> list[str]:
-    return [node.text or "" for node in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+    return [node.text or "" for node in svg_nodes(svg)]
 
 
 @pytest.mark.parametrize("text", NASTY)
@@ -264,6 +279,21 @@ def test_an_svg_needs_nothing_else() -> None:
 def test_an_svg_lists_no_more_sums_than_can_be_read() -> None:
     ends = [sink(f"k{i}", "in") for i in range(20)]
     assert svg_texts(to_svg(plan(source(), *ends)))[-1] == "and 8 more"
+
+
+@pytest.mark.parametrize("document", PLANS)
+def test_an_svg_has_room_for_what_stands_below_the_plan(document: PlanDocument) -> None:
+    svg = to_svg(document)
+    picture, texts = ElementTree.fromstring(svg), svg_nodes(svg)
+    below = texts[next(place for place, node in enumerate(texts) if (node.text or "").startswith("Largest window")) :]
+    assert all(
+        float(node.attrib["x"]) + 0.6 * float(node.attrib["font-size"]) * len(node.text or "")
+        < float(picture.attrib["width"])
+        for node in below
+    )
+    rows = [float(node.attrib["y"]) for node in below]
+    assert all(lower - upper >= float(below[0].attrib["font-size"]) for upper, lower in pairwise(rows))
+    assert rows[-1] < float(picture.attrib["height"]) - 10
 
 
 @given(documents())

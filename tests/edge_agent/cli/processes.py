@@ -35,6 +35,19 @@ def started(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[st
             raise
 
 
+def in_shell(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command as "$@" of a shell script, which can close and redirect what it is given."""
+    return subprocess.run(
+        ["sh", "-c", script, "sh", sys.executable, "-m", "edge_agent.cli", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | environment,
+        check=False,
+        timeout=60,
+    )
+
+
 def wait_until_it_waits(process: subprocess.Popen[str]) -> None:
     """Until a command that has always something to print can do nothing but wait: nobody reads, the pipe is full.
 

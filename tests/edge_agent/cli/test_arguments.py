@@ -19,6 +19,7 @@ from tests.edge_agent.cli.processes import ROOT
         (["run"], "the following arguments are required: APP.py"),
         (["run", "x.py", "--limit", "0"], "'0' is not a positive whole number"),
         (["run", "x.py", "--limit", "many"], "'many' is not a positive whole number"),
+        (["run", "x.py", "--limit", "9" * 5_000], "9' is not a positive whole number"),
         (["run", "x.py", "--provenance", "magic"], "invalid choice: 'magic'"),
         (["plan", "x.py", "--format", "png"], "invalid choice: 'png'"),
     ],
@@ -33,7 +34,7 @@ def test_wrong_arguments(capsys: pytest.CaptureFixture[str], arguments: list[str
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--help"], ["plan", "run", "def build():", "exit code"]),
+        (["--help"], ["plan", "run", "def build():", "exit code", " 141 "]),
         (["plan", "--help"], ["APP.py", "--format", "--output", "svg"]),
         (["run", "--help"], ["APP.py", "--provenance", "--sink", "--limit", "--format", "genealog"]),
     ],

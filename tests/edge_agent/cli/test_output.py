@@ -2,24 +2,73 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.edge_agent.cli.apps import APP, plan_app
-from tests.edge_agent.cli.processes import ROOT, started
+from tests.edge_agent.cli.processes import in_shell, started
+
+needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+FULL = "threadline-agent: the output cannot be written: No space left on device\n"
 
 
-def test_closed_streams_are_no_reason_for_a_traceback(tmp_path: Path) -> None:
-    app = tmp_path / "app.py"
-    app.write_text(plan_app("plan.source('s', [(1, 1)]).sink('k')"))
-    command = f"{sys.executable} -m edge_agent.cli run {app} >&-"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, cwd=ROOT)
+@pytest.mark.parametrize("command", ["plan", "run"])
+@pytest.mark.parametrize("text", [APP, plan_app("plan.source('s', []).sink('k')")], ids=["deliveries", "none"])
+def test_a_closed_output_is_said_in_one_line(app: Callable[[str], str], command: str, text: str) -> None:
+    done = in_shell('"$@" >&-', command, app(text))
     assert done.returncode == 1
-    assert "Traceback" not in done.stderr
+    assert done.stderr == "threadline-agent: the output cannot be written: the standard output is closed\n"
+    assert in_shell('"$@" >&- 2>&-', command, app(text)).returncode == 1
+
+
+def test_a_plan_in_a_file_needs_no_output(app: Callable[[str], str], tmp_path: Path) -> None:
+    picture = tmp_path / "plan.svg"
+    done = in_shell('"$@" >&-', "plan", app(f"print('loaded')\n{APP}"), "--output", str(picture))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert picture.read_text().startswith("<svg")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("where", ["2>&-", pytest.param("2>/dev/full", marks=needs_full)])
+def test_what_cannot_be_said_changes_nothing(app: Callable[[str], str], where: str, unbuffered: str) -> None:
+    path = app(APP)
+    expected = in_shell('"$@"', "run", path)
+    done = in_shell(f'"$@" {where}', "run", path, PYTHONUNBUFFERED=unbuffered)
+    assert (done.returncode, done.stdout, done.stderr) == (0, expected.stdout, "")
+    assert in_shell(f'"$@" {where}', "run", path, "--sink", "x", PYTHONUNBUFFERED=unbuffered).returncode == 2
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_nobody_has_to_listen(app: Callable[[str], str], unbuffered: str) -> None:
+    with started("run", app(APP), PYTHONUNBUFFERED=unbuffered) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stderr.close()
+        process.stdout.read()
+    assert process.returncode == 0
+
+
+def test_an_app_that_warns_does_not_warn_in_the_output(app: Callable[[str], str]) -> None:
+    path = app(f"import sys\nprint('\\ud800', file=sys.stderr)\n{APP}")
+    done = in_shell('"$@" 2>&-', "run", path, "--sink", "stops")
+    assert done.returncode == 0
+    assert done.stdout.startswith("local/stops@0:")
+
+
+def test_what_the_app_prints_stays_in_its_place(app: Callable[[str], str]) -> None:
+    path = app(plan_app("plan.source('s', [(5, 0)]).filter(lambda _: not print('looking')).sink('k')"))
+    done = in_shell('"$@"', "run", path, "--provenance", "none", PYTHONUNBUFFERED="")
+    assert done.stdout == "looking\nlocal/k@0:0  at 5\n  0\n\n"
+
+
+@needs_full
+def test_what_the_app_prints_needs_room_too(app: Callable[[str], str]) -> None:
+    path = app(plan_app("plan.source('s', [(5, 0)]).filter(lambda _: bool(print('looking'))).sink('k')"))
+    done = in_shell('"$@" >/dev/full', "run", path, PYTHONUNBUFFERED="")
+    assert done.returncode == 1
+    assert done.stderr == f"threadline-agent: taken 1, delivered 0, late 0, skipped 0\n{FULL}"
 
 
 @pytest.mark.parametrize("command", ["plan", "run"])
@@ -40,20 +89,10 @@ def test_a_reader_that_goes_away_is_no_error(app: Callable[[str], str], command:
     assert (process.returncode, err) == (141, "")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@needs_full
 def test_a_full_disk_is_said_in_one_line(app: Callable[[str], str]) -> None:
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "edge_agent.cli", "run", app(APP)],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            check=False,
-            timeout=60,
-        )
-    assert done.returncode == 1
-    assert done.stderr == "threadline-agent: the output cannot be written: No space left on device\n"
+    done = in_shell('"$@" >/dev/full', "run", app(APP))
+    assert (done.returncode, done.stderr) == (1, FULL)
 
 
 def test_any_text_fits_any_terminal(app: Callable[[str], str]) -> None:

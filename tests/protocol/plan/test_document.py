@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.plan import MAX_NODES, Node, PlanDocument, PlanError, delays, paths
+from protocol.plan import MAX_JSON_BYTES, MAX_NODES, Node, PlanDocument, PlanError, delays, paths
 from tests.protocol.plan.plans import aggregate, documents, plan, sink, source, tumbling
 
 
@@ -50,6 +50,22 @@ def test_a_plan_as_long_as_is_allowed() -> None:
     assert PlanDocument.from_json(document.to_json()) == document
     with pytest.raises(PlanError, match=f"{MAX_NODES + 1} operators, and a plan has at most {MAX_NODES}"):
         plan(*document.nodes, sink("more", "in")).check()
+
+
+def padded(bytes_in_all: int) -> str:
+    """The text of a plan with letters of three bytes each, and spaces up to a length in bytes."""
+    text = plan(source("\u8eca" * 200), sink("out", "\u8eca" * 200)).to_json()
+    return text + " " * (bytes_in_all - len(text.encode()))
+
+
+def test_the_length_of_a_text_is_counted_in_bytes() -> None:
+    text = padded(MAX_JSON_BYTES)
+    assert PlanDocument.from_json(text) == PlanDocument.from_json(text.encode())
+    text = padded(MAX_JSON_BYTES + 1)
+    assert len(text) < MAX_JSON_BYTES
+    for form in (text, text.encode()):
+        with pytest.raises(PlanError, match=f"at most {MAX_JSON_BYTES} bytes"):
+            PlanDocument.from_json(form)
 
 
 @pytest.mark.parametrize(
