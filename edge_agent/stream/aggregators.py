@@ -152,6 +152,8 @@ class Top(Aggregator):
         return sorted(_numbers(self.read(values)), reverse=True)[: self.k]
 
     def merge(self, earlier: Any, later: Any) -> Any:
+        if len(earlier) == self.k and not (later and earlier[-1] < later[0]):
+            return earlier
         return sorted(earlier + later, reverse=True)[: self.k]
 
     def result(self, state: Any) -> Any:

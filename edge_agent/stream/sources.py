@@ -80,7 +80,7 @@ class Source(Operator):
         if items:
             self._take_any(items)
 
-    def _take_usual(self, items: list[Any]) -> list[Any]:
+    def _take_usual(self, items: list[tuple[Any, Any]]) -> list[Any]:
         """Take pairs whose times are ints and do not decrease; if there is any other item, take none and return all."""
         ids = self.ids
         born: list[StreamTuple] = []
@@ -88,10 +88,10 @@ class Source(Operator):
         try:
             for time, value in items:
                 ts: Any = time  # the object as it came: a compiled build would make a new one of an int
-                born.append((ts, value, ids))
                 if type(time) is not int or time < floor:
-                    return _unread(items, born)
+                    return _unread(items, [*born, (ts, value, ids)])
                 floor = time
+                born.append((ts, value, ids))
         except Exception:
             return _unread(items, born)
         if floor > MAX_TS:
