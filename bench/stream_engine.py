@@ -11,9 +11,9 @@ with 95 % confidence. What is compared most closely, modes none and segments in 
 a process of its own, a few lists at a time by turns, since a shared machine is faster and slower for tens of
 milliseconds on end, and then again with their processes exchanged. Everything else runs alone. The input is a list made
 beforehand; the sink unfolds every result into its Delivery, and records go to a counter. Python's collector is on and
-relaxed, as threadline-agent runs it (`relax_collector`), for the peers as well; the column "700" is the overhead with
-the thresholds that Python starts with. Peak memory is what the kernel says of a fresh process per query and mode that
-reads the input from a generator.
+relaxed, as threadline-agent runs it (`relax_collector`), for the peers as well; the column "700" is the overhead of the
+plain build with the thresholds that Python starts with. Peak memory is what the kernel says of a fresh process per
+query and mode that reads the input from a generator.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ PROVENANCE_SIZES = (4, 8, 24, 192, 1_024, 8_192)
 # The share of standing cars that makes provenance (every result with its sources) 0.2 % of the data. In the paper it
 # was 0.003 % to 0.5 %, and for Linear Road two orders of magnitude less than for Smart Grid.
 STANDING = 0.001
-# How many tuples are fed one by one: enough that getting started does not count.
-SINGLY = 20_000
 
 
 class Sizes(NamedTuple):
@@ -50,6 +48,7 @@ class Sizes(NamedTuple):
 
     data: dict[str, dict[str, Any]]
     peers: dict[str, int]
+    singly: int  # fed one by one; so many that getting started counts for little
     window_tuples: int
     traversed_tuples: int
     rounds: int = ROUNDS
@@ -63,12 +62,13 @@ class Sizes(NamedTuple):
 
 QUICK = Sizes(
     data={
-        "sparse": {"cars": 800, "rounds": 160, "standing": STANDING},
-        "dense": {"cars": 800, "rounds": 160},
-        "meters": {"meters": 800, "days": 7},
+        "sparse": {"cars": 800, "rounds": 80, "standing": STANDING},
+        "dense": {"cars": 800, "rounds": 80},
+        "meters": {"meters": 500, "days": 4},
     },
-    peers={"streamz": 20_000, "bytewax": 60_000},
-    window_tuples=3_000,
+    peers={"streamz": 10_000, "bytewax": 60_000},
+    singly=10_000,
+    window_tuples=2_000,
     traversed_tuples=2_048,
 )
 FULL = Sizes(
@@ -78,6 +78,7 @@ FULL = Sizes(
         "meters": {"meters": 1_000, "days": 10},
     },
     peers={"streamz": 100_000, "bytewax": 250_000},
+    singly=20_000,
     window_tuples=30_000,
     traversed_tuples=65_536,
 )
@@ -107,10 +108,10 @@ def peer(name: str, tuples: int) -> Variant:
     return Variant("peers", "peer", (("name", name), ("tuples", tuples), ("singly", False)))
 
 
-def singly(name: str) -> Variant:
+def singly(name: str, tuples: int) -> Variant:
     if name in BUILDS:
-        return Variant(name, "singly", (("tuples", SINGLY),))
-    return Variant("peers", "peer", (("name", name), ("tuples", SINGLY), ("singly", True)))
+        return Variant(name, "singly", (("tuples", tuples),))
+    return Variant("peers", "peer", (("name", name), ("tuples", tuples), ("singly", True)))
 
 
 def installed(sizes: Sizes) -> list[str]:
@@ -229,12 +230,12 @@ def groups(builds: list[str], sizes: Sizes) -> Iterator[list[Variant]]:
             continue
         if name == "Q1":
             yield from [[peer(each, sizes.peers[each])] for each in installed(sizes)]
-            yield from [[singly(each)] for each in [*builds, *installed(sizes)]]
+            yield from [[singly(each, sizes.singly)] for each in [*builds, *installed(sizes)]]
         for build in builds:
             yield [query(build, name, "none", alone=True)]
             yield [query(build, name, "genealog", alone=True)]
         yield [query("pure", name, "annotation", alone=True)]
-        yield [query(build, name, mode, relaxed=False) for build in builds for mode in SIDE_BY_SIDE]
+        yield [query("pure", name, mode, relaxed=False) for mode in SIDE_BY_SIDE]
     for build in builds:
         for group in GROUPS:
             for overlap in OVERLAPS:
@@ -298,7 +299,7 @@ def tell_peers(report: Report, builds: list[str], sizes: Sizes, times: Times) ->
         rate = 1 / estimate(times[peer(name, sizes.peers[name])]).median
         print(f"{'Q1':8} {name:8} {'none':10} {rate / 1e3:>10.0f}")
         report.figures.append({"query": "Q1", "build": name, "mode": "none", "tuples_per_s": rate})
-    alone = {name: 1 / estimate(times[singly(name)]).median for name in [*builds, *installed(sizes)]}
+    alone = {name: 1 / estimate(times[singly(name, sizes.singly)]).median for name in [*builds, *installed(sizes)]}
     rates = ", ".join(f"{name} {rate / 1e3:.1f}" for name, rate in alone.items())
     print(f"Q1 none, fed one by one: {rates} k tuples/s")
     report.figures.append({"query": "Q1", "mode": "none", "one_by_one_tuples_per_s": alone})
@@ -359,7 +360,7 @@ def set_goals(report: Report, sizes: Sizes, times: Times, peaks: Peaks) -> None:
     # others given lists as long as ours.
     ours = times[query("pure", "Q1", "none", alone=True)]
     for name, factor in (("streamz", 8), ("bytewax", 20)):
-        for fed, variant in (("as_is", singly(name)), ("lists_like_ours", peer(name, sizes.peers[name]))):
+        for fed, variant in (("as_is", singly(name, sizes.singly)), ("lists_like_ours", peer(name, sizes.peers[name]))):
             theirs = times.get(variant)
             faster = ratios(theirs, ours).median if theirs else math.nan
             report.goal(f"q1_none_pure_over_{name}_fed_{fed}_{sizes.of('Q1')}", faster, ">=", factor, "x")
