@@ -12,8 +12,9 @@ a process of its own, a few lists at a time by turns, since a shared machine is 
 milliseconds on end, and then again with their processes exchanged. Everything else runs alone. The input is a list made
 beforehand; the sink unfolds every result into its Delivery, and records go to a counter. Python's collector is on and
 relaxed, as threadline-agent runs it (`relax_collector`), for the peers as well; the column "700" is the overhead of the
-plain build with the thresholds that Python starts with. Peak memory is what the kernel says of a fresh process per
-query and mode that reads the input from a generator.
+plain build with the thresholds that Python starts with. What has no goal, that column and the denser data, is left out
+by --quick. Peak memory is what the kernel says of a fresh process per query and mode that reads the input from a
+generator.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from edge_agent.queries.smart_grid import HOURS
 ROUNDS = 21
 OVERLAPS = (4, 30, 120)
 GROUPS = ("count", "sum_mean", "min_max", "distinct", "first_last", "top3")
+EVALUATED = ("Q1", "Q2", "Q3", "Q4")
 PROVENANCE_SIZES = (4, 8, 24, 192, 1_024, 8_192)
 # The share of standing cars that makes provenance (every result with its sources) 0.2 % of the data. In the paper it
 # was 0.003 % to 0.5 %, and for Linear Road two orders of magnitude less than for Smart Grid.
@@ -51,6 +53,8 @@ class Sizes(NamedTuple):
     singly: int  # fed one by one; so many that getting started counts for little
     window_tuples: int
     traversed_tuples: int
+    queries: tuple[str, ...]
+    python_thresholds: bool
     rounds: int = ROUNDS
 
     def of(self, query: str) -> str:
@@ -63,13 +67,14 @@ class Sizes(NamedTuple):
 QUICK = Sizes(
     data={
         "sparse": {"cars": 800, "rounds": 80, "standing": STANDING},
-        "dense": {"cars": 800, "rounds": 80},
-        "meters": {"meters": 500, "days": 4},
+        "meters": {"meters": 800, "days": 4},
     },
     peers={"streamz": 10_000, "bytewax": 60_000},
     singly=10_000,
     window_tuples=2_000,
     traversed_tuples=2_048,
+    queries=EVALUATED,
+    python_thresholds=False,
 )
 FULL = Sizes(
     data={
@@ -81,6 +86,8 @@ FULL = Sizes(
     singly=20_000,
     window_tuples=30_000,
     traversed_tuples=65_536,
+    queries=tuple(QUERIES),
+    python_thresholds=True,
 )
 
 
@@ -97,7 +104,6 @@ Times = dict[Variant, list[float]]
 BUILDS = ("pure", "compiled")
 SIDE_BY_SIDE = ("none", "segments")
 LISTS_PER_STEP = 8
-EVALUATED = ("Q1", "Q2", "Q3", "Q4")
 
 
 def query(build: str, name: str, mode: str, relaxed: bool = True, alone: bool = False) -> Variant:
@@ -186,7 +192,7 @@ def measure_rounds(builds: list[str], sizes: Sizes) -> tuple[Times, dict[str, fl
             if number >= 0:  # the round before is for the caches
                 for variant, seconds in spent.items():
                     times[variant].append(seconds)
-    shares = {name: told[query("pure", name, "segments")] - told[query("pure", name, "none")] for name in QUERIES}
+    shares = {name: told[query("pure", name, "segments")] - told[query("pure", name, "none")] for name in sizes.queries}
     return times, shares
 
 
@@ -224,7 +230,7 @@ def side_by_side(workers: Workers, group: list[Variant], shift: int) -> dict[Var
 
 def groups(builds: list[str], sizes: Sizes) -> Iterator[list[Variant]]:
     """In an order that puts next to each other what is compared."""
-    for name in QUERIES:
+    for name in sizes.queries:
         yield [query(build, name, mode) for build in builds for mode in SIDE_BY_SIDE]
         if name not in EVALUATED:
             continue
@@ -235,7 +241,8 @@ def groups(builds: list[str], sizes: Sizes) -> Iterator[list[Variant]]:
             yield [query(build, name, "none", alone=True)]
             yield [query(build, name, "genealog", alone=True)]
         yield [query("pure", name, "annotation", alone=True)]
-        yield [query("pure", name, mode, relaxed=False) for mode in SIDE_BY_SIDE]
+        if sizes.python_thresholds:
+            yield [query("pure", name, mode, relaxed=False) for mode in SIDE_BY_SIDE]
     for build in builds:
         for group in GROUPS:
             for overlap in OVERLAPS:
