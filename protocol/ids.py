@@ -6,11 +6,16 @@ from typing import NamedTuple
 
 
 class StreamId(NamedTuple):
-    """A stream of one start (epoch) of one agent."""
+    """A stream of one start (epoch) of one agent.
+
+    People tell epochs apart by their number. A device whose memory was wiped begins to count anew, so machines go by
+    the random nonce of each start.
+    """
 
     agent: str
     epoch: int
     name: str
+    nonce: int = 0
 
     def __str__(self) -> str:
         return f"{self.agent}/{self.name}@{self.epoch}"

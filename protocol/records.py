@@ -143,4 +143,80 @@ class Skipped:
     error: str
 
 
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """The plan of an epoch, as JSON: its first record."""
+
+    plan: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Tuples of a stream, or captured events, from one number to another."""
+
+    name: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What will never come, and why. `epoch` and `nonce` say whose records they were; batches are (first, last).
+
+    After a crash nobody knows how much was lost: then `progress` says how far each delivering stream is known to have
+    come, and `next_seqs` the number of the first tuple of each stream that is not known.
+    """
+
+    reason: str
+    epoch: int
+    nonce: int
+    batches: tuple[int, int] | None = None
+    tuples: tuple[Lost, ...] = ()
+    events: tuple[int, int] | None = None
+    progress: tuple[tuple[str, int, int], ...] = ()
+    next_seqs: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The epoch has ended as it should: nothing follows."""
+
+    ts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How the agent is: told every few seconds. `clock_ms` is the device's own idea of the time."""
+
+    clock_ms: int
+    spool_batches: int
+    spool_bytes: int
+    unacknowledged: int
+    dropped: int
+    replaced: int
+    link: dict[str, Any]
+    operators: dict[str, tuple[int, int, int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Assertion:
+    """A SAF event key: where a tuple of a stream stands in time and order, and its content if it is a first input."""
+
+    stream: StreamId
+    seq: int
+    ts: int
+    delay_ms: int
+    payload: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """A Bloom filter over what an agent keeps to itself: vertices, or the edges between them."""
+
+    of: str
+    hashes: int
+    entries: int
+    bits: bytes
+
+
 Record = SourcePayload | Delivery | Progress | Late | Skipped

@@ -6,11 +6,27 @@ from urllib.parse import quote
 from zlib import crc32
 
 SHARDS = 16
+AGENT_NAME = "[a-z0-9-]{1,23}"
 
 
 def shard_of(agent: str) -> int:
     """The shard an agent belongs to, the same for every process and for ever."""
     return crc32(agent.encode()) % SHARDS
+
+
+def up_topic(agent: str) -> str:
+    """Where an agent publishes its batches."""
+    return f"tl/{shard_of(agent)}/{agent}/up"
+
+
+def down_topic(agent: str) -> str:
+    """Where an agent is told what has arrived."""
+    return f"tl/{shard_of(agent)}/{agent}/down"
+
+
+def tuples_topic(agent: str, stream: str) -> str:
+    """Where an agent publishes what crosses to other agents. A stream may be called anything, a topic level may not."""
+    return f"tl/{shard_of(agent)}/{agent}/tuples/{quote(stream, safe='')}"
 
 
 def state_topic(agent: str) -> str:

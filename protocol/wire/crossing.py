@@ -1,0 +1,124 @@
+"""What crosses from the Send of one agent to the Receive of others: tuples with their origins, then a promise.
+
+Crossings of a stream are numbered for as long as the sender keeps its disk, over its restarts, and so is what a
+receiver has taken. Values keep the names of their types: a receiver that knows a type of that name makes values of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from protocol.ids import StreamId
+from protocol.records import Origin, OriginKind
+from protocol.wire.columns import Reader, put_ints, put_signed, put_small, put_values, put_varint
+from protocol.wire.compression import Codec, best, compress, decompress
+from protocol.wire.errors import MalformedBatch
+from protocol.wire.sections import MOST_RECORDS, Names, read_shapes, read_streams
+from protocol.wire.values import Packer, Shape, names_of, unpacked
+
+Crossed = tuple[int, Any, Origin]
+# Every agent can read these, whatever it could install.
+_COMMON = frozenset({Codec.NONE, Codec.ZLIB, Codec.ZLIB_DICTIONARY})
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """Tuples as (ts, payload, origin), and what the sender promises after them. `stream` is the delivering stream that
+    they come from, `spool` what the number `seq` counts in."""
+
+    stream: StreamId
+    spool: int
+    seq: int
+    tuples: list[Crossed]
+    watermark: int
+    hold: int
+    idle: bool
+
+
+def encode_crossing(crossing: Crossing, packer: Packer) -> bytes:
+    """A crossing as the body of a publish."""
+    stream = crossing.stream
+    names = Names(stream.agent, stream.nonce)
+    columns = bytearray()
+    packed = [packer.pack(value) for _, value, _ in crossing.tuples]
+    put_ints(columns, [ts for ts, _, _ in crossing.tuples])
+    put_small(columns, [names.shape(shape) for shape, _ in packed])
+    put_values(columns, [data for _, data in packed])
+    origins = [origin for _, _, origin in crossing.tuples]
+    remote = OriginKind.REMOTE
+    put_small(columns, [names.stream(origin.stream) << 1 | (origin.kind is remote) for origin in origins])
+    put_ints(columns, [origin.seq for origin in origins])
+    put_ints(columns, [origin.ts for origin in origins])
+    body = bytearray()
+    put_signed(body, crossing.watermark)
+    put_signed(body, crossing.hold)
+    body.append(crossing.idle)
+    put_varint(body, len(crossing.tuples))
+    names.put_streams(body)
+    names.put_shapes(body)
+    body += columns
+    codec = best(len(body), _COMMON)
+    out = bytearray((codec,))
+    out += stream.nonce.to_bytes(8, "little")
+    put_varint(out, stream.epoch)
+    out += crossing.spool.to_bytes(8, "little")
+    put_varint(out, crossing.seq)
+    return bytes(out) + compress(bytes(body), codec)
+
+
+def decode_crossing(data: bytes, agent: str, name: str) -> Crossing:
+    """A crossing of an agent's stream. MalformedBatch says what is wrong with it."""
+    reader = Reader(data)
+    codec = reader.byte()
+    nonce = int.from_bytes(reader.take(8), "little")
+    own = StreamId(agent, reader.varint(2**62), name, nonce)
+    spool = int.from_bytes(reader.take(8), "little")
+    seq = reader.varint(2**62)
+    reader = Reader(decompress(reader.take(reader.left), codec))
+    watermark, hold, idle = reader.signed(), reader.signed(), reader.byte()
+    count = reader.varint(MOST_RECORDS)
+    streams, shapes = read_streams(reader, own), read_shapes(reader)
+    stamps = reader.ints(count)
+    places, values = reader.small(count, len(shapes)), reader.values(count)
+    of, seqs, origin_ts = reader.small(count, 2 * len(streams)), reader.ints(count), reader.ints(count)
+    if reader.left:
+        raise MalformedBatch("something follows a crossing")
+    kinds = (OriginKind.SOURCE, OriginKind.REMOTE)
+    makers = [_maker(shape) for shape in shapes]
+    tuples = [
+        (ts, makers[place](data), Origin(kinds[each & 1], streams[each >> 1], number, at))
+        for ts, place, data, each, number, at in zip(stamps, places, values, of, seqs, origin_ts, strict=True)
+    ]
+    return Crossing(own, spool, seq, tuples, watermark, hold, bool(idle))
+
+
+def _maker(shape: Shape | None) -> Any:
+    """What makes a value of this shape from bytes."""
+    kind = None if shape is None or not shape.type else _known_type(shape)
+    if shape is None or kind is None:
+        return lambda data: unpacked(shape, data)
+    if issubclass(kind, tuple):
+        return lambda data: kind(*unpacked(shape, data).values())
+
+    def make(data: bytes) -> Any:
+        # As pickle does: a remote agent must not choose code of ours to run, and a constructor is code.
+        made = object.__new__(kind)
+        for name, value in unpacked(shape, data).items():
+            object.__setattr__(made, name, value)
+        return made
+
+    return make
+
+
+def _known_type(shape: Shape) -> type | None:
+    """The dataclass or NamedTuple of that name and those fields, if the program has it already; nothing is imported."""
+    module, _, qualname = shape.type.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, type) or not (dataclasses.is_dataclass(found) or issubclass(found, tuple)):
+        return None
+    return found if names_of(found) == shape.names else None
