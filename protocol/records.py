@@ -164,7 +164,8 @@ class Gap:
     """What will never come, and why. `epoch` and `nonce` say whose records they were; batches are (first, last).
 
     After a crash nobody knows how much was lost: then `progress` says how far each delivering stream is known to have
-    come, and `next_seqs` the number of the first tuple of each stream that is not known.
+    come, `next_seqs` the number of the first tuple of each stream that is not known, `next_event` that of the first
+    captured event.
     """
 
     reason: str
@@ -175,6 +176,7 @@ class Gap:
     events: tuple[int, int] | None = None
     progress: tuple[tuple[str, int, int], ...] = ()
     next_seqs: tuple[tuple[str, int], ...] = ()
+    next_event: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import quote
 from zlib import crc32
 
@@ -17,6 +18,12 @@ def shard_of(agent: str) -> int:
 def up_topic(agent: str) -> str:
     """Where an agent publishes its batches."""
     return f"tl/{shard_of(agent)}/{agent}/up"
+
+
+def agent_of_up(topic: str) -> str | None:
+    """The agent that publishes its batches on this topic, None if no agent does."""
+    agent = topic.removesuffix("/up").rpartition("/")[2]
+    return agent if topic == up_topic(agent) and re.fullmatch(AGENT_NAME, agent) else None
 
 
 def down_topic(agent: str) -> str:

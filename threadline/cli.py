@@ -113,6 +113,82 @@ def gateway(
 
 
 @app.command()
+def translate(
+    mqtt: Annotated[str, typer.Option(help="The MQTT broker, HOST:PORT.")] = "127.0.0.1:1883",
+    log: Annotated[Path, typer.Option(help="Folder of the log; it is made if need be.")] = Path("log"),
+    shards: Annotated[str, typer.Option(help="Which agents: shards such as 0-15 or 1,4-6.")] = "0-15",
+    commit_ms: Annotated[float, typer.Option(help="How long to gather batches for one commit.", min=0)] = 5.0,
+    retire_after: Annotated[float, typer.Option(help="Seconds of silence after which an agent is retired.", min=1)] = (
+        24 * 3600.0
+    ),
+    metrics: Annotated[str | None, typer.Option(help="Serve Prometheus metrics on HOST:PORT.")] = None,
+) -> None:
+    """Run the translator: batches from MQTT into the durable log, acknowledged when they are on disk."""
+    from collector.registry import RegistryError
+    from collector.translator import Translator, TranslatorOptions, parse_shards
+    from protocol.topics import SHARDS
+
+    try:
+        wanted = parse_shards(shards, SHARDS)
+    except ValueError as error:
+        _fail(f"--shards {error}")
+    options = TranslatorOptions(
+        mqtt=_address("--mqtt", mqtt, least_port=1),
+        log=log,
+        shards=wanted,
+        commit_s=commit_ms / 1000,
+        retire_after_s=retire_after,
+        metrics=_address("--metrics", metrics) if metrics else None,
+    )
+
+    async def run() -> None:
+        await Translator(options).run()
+
+    try:
+        asyncio.run(run())
+    except (RegistryError, OSError) as error:
+        _fail(str(error))
+
+
+log_app = typer.Typer(name="log", help="Look at the durable log.", no_args_is_help=True)
+app.add_typer(log_app)
+
+
+@log_app.command()
+def dump(
+    folder: Annotated[Path, typer.Argument(help="Folder of the log.")],
+    agent: Annotated[str | None, typer.Option(help="Only what this agent has sent.")] = None,
+    kind: Annotated[list[str] | None, typer.Option(help="Only rows of this kind; may be repeated.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Stop after so many rows.", min=1)] = None,
+) -> None:
+    """Print what is in the log, a line of JSON per record."""
+    from collector.log import LogError
+    from collector.log_view import lines
+
+    try:
+        for line in lines(folder, agent, kind or [], limit):
+            typer.echo(line)
+    except (LogError, ValueError) as error:
+        _fail(str(error))
+
+
+@log_app.command()
+def verify(folder: Annotated[Path, typer.Argument(help="Folder of the log.")]) -> None:
+    """Read the whole log: checksums, order, nothing twice, nothing missing that no gap names."""
+    from collector.log import LogError
+    from collector.log_view import check
+
+    faults = 0
+    try:
+        for line, is_fault in check(folder):
+            faults += is_fault
+            typer.echo(line)
+    except (LogError, ValueError) as error:
+        _fail(str(error))
+    raise typer.Exit(1 if faults else 0)
+
+
+@app.command()
 def demo(
     embedded: Annotated[
         bool, typer.Option("--embedded", help="Use the embedded MQTT broker even if Mosquitto is installed.")

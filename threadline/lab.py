@@ -195,6 +195,27 @@ def mqtt_broker(folder: Path, embedded: bool = False) -> Mosquitto | EmbeddedBro
     return EmbeddedBroker(folder) if embedded or not find_mosquitto() else Mosquitto(folder)
 
 
+class TranslatorService(Service):
+    """`threadline translate` into a log in `folder`."""
+
+    def __init__(self, folder: Path, broker: BrokerAddress, *options: str, name: str = "translator") -> None:
+        super().__init__(name, folder)
+        self.log_folder = folder / "log"
+        self._broker = broker
+        self._options = options
+
+    def command(self) -> Sequence[str]:
+        return [
+            *(sys.executable, "-m", "threadline", "translate"),
+            *("--mqtt", self._broker.address, "--log", str(self.log_folder), *self._options),
+        ]
+
+    def is_ready(self) -> bool:
+        """It has its shards and listens, if there is a broker to listen to."""
+        output = self.output()
+        return "translator has its shards" in output and ("translator ready" in output or not self._broker.is_ready())
+
+
 class GatewayService(Service):
     """`threadline gateway` on a fixed free port, so that it can come back where its clients look for it."""
 

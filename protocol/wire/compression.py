@@ -10,8 +10,6 @@ import zlib
 from collections.abc import Callable
 from enum import IntEnum
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 from protocol.wire.errors import MalformedBatch, UnknownCodec
 
@@ -22,7 +20,6 @@ except ImportError:  # no wheel for armv7l
 
 MOST_BODY_BYTES = 1 << 20
 SMALL_BYTES = 16 * 1024  # a body of more than this gains little from the dictionary
-_LEVEL = 3
 
 
 class Codec(IntEnum):
@@ -51,9 +48,8 @@ def compress(body: bytes, codec: Codec) -> bytes:
     if codec is Codec.NONE:
         return body
     if codec in (Codec.ZLIB, Codec.ZLIB_DICTIONARY):
-        compressor = _zlib(codec is Codec.ZLIB_DICTIONARY)
-        return bytes(compressor.compress(body) + compressor.flush())
-    return _zstd(codec is Codec.ZSTD_DICTIONARY)[0](body)
+        return deflate(body, _dictionary() if codec is Codec.ZLIB_DICTIONARY else b"")
+    return _zstd_writer(codec is Codec.ZSTD_DICTIONARY)(body)
 
 
 def decompress(data: bytes, codec: int) -> bytes:
@@ -65,17 +61,18 @@ def decompress(data: bytes, codec: int) -> bytes:
     elif codec in (Codec.ZLIB, Codec.ZLIB_DICTIONARY):
         body = _inflate(data, codec == Codec.ZLIB_DICTIONARY)
     else:
-        body = _zstd(codec == Codec.ZSTD_DICTIONARY)[1](data)
+        body = _zstd_reader(codec == Codec.ZSTD_DICTIONARY)(data)
     if len(body) > MOST_BODY_BYTES:
         raise MalformedBatch(f"a body of more than {MOST_BODY_BYTES} bytes")
     return body
 
 
-def _zlib(with_dictionary: bool) -> Any:
-    # No header and no checksum: the batch has its own.
-    if with_dictionary:
-        return zlib.compressobj(6, zlib.DEFLATED, -15, zdict=_dictionary())
-    return zlib.compressobj(6, zlib.DEFLATED, -15)
+def deflate(body: bytes, dictionary: bytes) -> bytes:
+    """The body after zlib, without header and checksum: the batch has its own."""
+    # A window for no more than there is: to clear the usual 256 KB takes longer than all the rest of a small body.
+    bits = min(15, (len(dictionary) + len(body) + 262).bit_length())
+    compressor = zlib.compressobj(6, zlib.DEFLATED, -bits, bits - 7, zdict=dictionary)
+    return compressor.compress(body) + compressor.flush()
 
 
 def _inflate(data: bytes, with_dictionary: bool) -> bytes:
@@ -91,21 +88,32 @@ def _inflate(data: bytes, with_dictionary: bool) -> bytes:
     return body
 
 
-@cache
-def _zstd(with_dictionary: bool) -> tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]:
-    """Both ways, with what they need made once. Frames without the magic number, which says nothing here."""
-    dictionary = zstandard.ZstdCompressionDict(_dictionary()) if with_dictionary else None
-    # The window covers the dictionary and a small body; a larger one would only cost memory.
+def zstd_writer(dictionary: bytes) -> Callable[[bytes], bytes]:
+    """What compresses with zstd and a dictionary, made once for many bodies."""
+    # With a dictionary bodies are small. Then a high level takes no more time, and from level 6 on zstd looks whether
+    # the dictionary's tables fit at all. Sizes are told for the sake of memory: 0.2 MB, and 0.5 MB without one.
     parameters = zstandard.ZstdCompressionParameters.from_level(
-        _LEVEL,
-        format=zstandard.FORMAT_ZSTD1_MAGICLESS,
-        window_log=17,
+        7 if dictionary else 3,
+        source_size=4096 if dictionary else 128 * 1024,
+        dict_size=len(dictionary),
+        format=zstandard.FORMAT_ZSTD1_MAGICLESS,  # the magic number says nothing here
         write_content_size=1,
         write_checksum=0,
         write_dict_id=0,
     )
-    compressor = zstandard.ZstdCompressor(compression_params=parameters, dict_data=dictionary)
-    decompressor = zstandard.ZstdDecompressor(dict_data=dictionary, format=zstandard.FORMAT_ZSTD1_MAGICLESS)
+    known = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
+    return zstandard.ZstdCompressor(compression_params=parameters, dict_data=known).compress
+
+
+@cache
+def _zstd_writer(with_dictionary: bool) -> Callable[[bytes], bytes]:
+    return zstd_writer(_dictionary() if with_dictionary else b"")
+
+
+@cache
+def _zstd_reader(with_dictionary: bool) -> Callable[[bytes], bytes]:
+    known = zstandard.ZstdCompressionDict(_dictionary()) if with_dictionary else None
+    decompressor = zstandard.ZstdDecompressor(dict_data=known, format=zstandard.FORMAT_ZSTD1_MAGICLESS)
 
     def read(data: bytes) -> bytes:
         try:
@@ -117,9 +125,11 @@ def _zstd(with_dictionary: bool) -> tuple[Callable[[bytes], bytes], Callable[[by
             raise MalformedBatch(f"the body cannot be decompressed: {error}") from None
         return body
 
-    return compressor.compress, read
+    return read
 
 
 @cache
 def _dictionary() -> bytes:
+    from pathlib import Path
+
     return (Path(__file__).parent / "batch.dict").read_bytes()

@@ -61,6 +61,7 @@ class Kind(IntEnum):
     SNAPSHOT = 32
     REGISTER = 33
     RETIRE = 34
+    PAYLOAD = 35
 
 
 class EventKind(IntEnum):

@@ -1,0 +1,41 @@
+"""The durable log between the translators and what is built from their rows.
+
+Each shard is a sequence of segment files. One writer appends and commits; any number of readers, in any process, read
+up to the position that the writer has published, and name where they are by exact offsets.
+"""
+
+from collector.log.errors import (
+    LogDamaged,
+    LogError,
+    LogUnwritable,
+    SegmentRemoved,
+    ShardInUse,
+    TooMuchHeld,
+    UnfitRow,
+)
+from collector.log.reader import LogReader
+from collector.log.retention import remove_segments
+from collector.log.row import FIRST, Position, Row
+from collector.log.verify import Fault, Finding, ShardReport, verify
+from collector.log.writer import Repair, ShardWriter
+
+__all__ = [
+    "FIRST",
+    "Fault",
+    "Finding",
+    "LogDamaged",
+    "LogError",
+    "LogReader",
+    "LogUnwritable",
+    "Position",
+    "Repair",
+    "Row",
+    "SegmentRemoved",
+    "ShardInUse",
+    "ShardReport",
+    "ShardWriter",
+    "TooMuchHeld",
+    "UnfitRow",
+    "remove_segments",
+    "verify",
+]

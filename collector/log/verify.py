@@ -1,0 +1,171 @@
+"""Reads a whole log and says what is wrong with it.
+
+Besides sound bytes, it looks for what the translators promise: each (agent, nonce) has its batches in the order of
+their seqs, every one once, its rows together, none left out but those that a gap names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import groupby
+from pathlib import Path
+
+from collector.log.errors import LogDamaged
+from collector.log.layout import segment_numbers, segment_path, shard_folder, shards
+from collector.log.position import published
+from collector.log.row import Position, Row
+from collector.log.segment import Segment
+
+GapOf = Callable[[Row], range | None]
+
+
+class Fault(Enum):
+    """What can be wrong."""
+
+    DAMAGED = "damaged"
+    """The rest of a segment cannot be read, though it was published."""
+    WRONG_CHECK = "wrong check"
+    MISSING_SEGMENT = "missing segment"
+    MISSING_SEQ = "missing seq"
+    OUT_OF_ORDER = "out of order"
+    DUPLICATE = "duplicate"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, and at which row."""
+
+    fault: Fault
+    shard: int
+    at: Position
+    text: str
+
+    def __str__(self) -> str:
+        return f"shard {self.shard} segment {self.at.segment} row {self.at.row}: {self.fault.value}: {self.text}"
+
+
+@dataclass(slots=True)
+class ShardReport:
+    """What a shard holds, and what is wrong with it."""
+
+    shard: int
+    segments: int = 0
+    batches: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+    torn_bytes: int = 0
+    """Behind the last whole record batch, and not published: of a writer at work, or of one that was killed."""
+    findings: list[Finding] = field(default_factory=list)
+
+
+def verify(folder: Path, *, snapshot_kind: int, gap_of: GapOf = lambda row: None) -> Iterator[ShardReport]:
+    """Read everything, shard by shard. `gap_of` tells which seqs of its (agent, nonce) a row says will never come."""
+    for shard in shards(folder):
+        yield _verified(folder, shard, _Order(snapshot_kind, gap_of))
+
+
+def _verified(folder: Path, shard: int, order: _Order) -> ShardReport:
+    report = ShardReport(shard)
+    shard_path = shard_folder(folder, shard)
+    end = published(shard_path)
+
+    def found(fault: Fault, segment: int, row: int, text: str) -> None:
+        report.findings.append(Finding(fault, shard, Position(segment, row), text))
+
+    numbers = segment_numbers(shard_path)
+    for missing in sorted(set(range(numbers[0], end.segment + 1)) - set(numbers)) if numbers else ():
+        found(Fault.MISSING_SEGMENT, missing, 0, "not there")
+    for number in numbers:
+        row = end_bytes = 0
+        with Segment(segment_path(shard_path, number)) as segment:
+            try:
+                for frame in segment.frames():
+                    _, rows, wrong = segment.judged(frame)
+                    for index in wrong:
+                        found(Fault.WRONG_CHECK, number, row + index, _named(rows[index]))
+                    for index, fault, text in order.faults(rows):
+                        found(fault, number, row + index, f"{_named(rows[index])}: {text}")
+                    report.batches += 1
+                    row, end_bytes = frame.end_row, frame.end
+                if number == end.segment and row < end.row:
+                    found(Fault.DAMAGED, number, row, f"ends here, but was published up to row {end.row}")
+            except LogDamaged as error:
+                if Position(number, row) < end:
+                    found(Fault.DAMAGED, number, row, str(error))
+                else:
+                    report.torn_bytes += segment.size_bytes - end_bytes
+        report.segments += 1
+        report.rows += row
+        report.size_bytes += end_bytes
+    return report
+
+
+@dataclass(slots=True)
+class _Track:
+    """What has been seen of one (agent, nonce)."""
+
+    first: int
+    last: int
+    kinds: set[int] = field(default_factory=set)
+    """Of the batch `last`."""
+    absent: list[range] = field(default_factory=list)
+    """Seqs that will never come, or that were reported."""
+
+
+class _Order:
+    """Follows the seqs of every (agent, nonce) through a shard."""
+
+    def __init__(self, snapshot_kind: int, gap_of: GapOf) -> None:
+        self._snapshot_kind = snapshot_kind
+        self._gap_of = gap_of
+        self._tracks: dict[tuple[str, int], _Track] = {}
+
+    def faults(self, rows: list[Row]) -> Iterator[tuple[int, Fault, str]]:
+        """What breaks the order in the rows of one commit: which row, and how."""
+        index = 0
+        for agent_batch, group in groupby(rows, key=self._agent_batch):
+            batch = list(group)
+            if agent_batch is not None:
+                for row_fault in self._batch_faults(batch):
+                    yield (index + row_fault[0], *row_fault[1:])
+            index += len(batch)
+
+    def _agent_batch(self, row: Row) -> tuple[str, int, int] | None:
+        return None if row.kind == self._snapshot_kind else (row.agent, row.nonce, row.seq)
+
+    def _batch_faults(self, batch: list[Row]) -> Iterator[tuple[int, Fault, str]]:
+        _, agent, nonce, seq, _ = batch[0]
+        track = self._tracks.setdefault((agent, nonce), _Track(seq, seq))
+        track.absent += [gap for row in batch if (gap := self._gap_of(row)) is not None]
+        if seq > track.last:
+            for hole in _without(range(track.last + 1, seq), track.absent):
+                yield 0, Fault.MISSING_SEQ, f"seqs {hole.start} to {hole.stop - 1} never came"
+                track.absent.append(hole)
+            track.last, track.kinds = seq, set()
+        elif seq < track.last:
+            came_before = seq >= track.first and not any(seq in each for each in track.absent)
+            yield 0, Fault.DUPLICATE if came_before else Fault.OUT_OF_ORDER, f"after seq {track.last}"
+            return
+        elif track.kinds:
+            yield 0, Fault.OUT_OF_ORDER, "its agent batch began earlier, with others in between"
+        for index, row in enumerate(batch):
+            if row.kind in track.kinds:
+                yield index, Fault.DUPLICATE, "twice in its agent batch"
+            track.kinds.add(row.kind)
+
+
+def _without(span: range, others: list[range]) -> list[range]:
+    """What of a span of numbers is in none of the others."""
+    left = []
+    start = span.start
+    for other in sorted(others, key=lambda each: each.start):
+        left.append(range(start, min(other.start, span.stop)))
+        start = max(start, other.stop)
+    left.append(range(start, span.stop))
+    return [each for each in left if each]
+
+
+def _named(row: Row) -> str:
+    return f"kind {row.kind} of {row.agent} nonce {row.nonce:016x} seq {row.seq}"

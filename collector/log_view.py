@@ -1,0 +1,137 @@
+"""The log for people and tests: its rows as the records that the agents sent."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from collector.log import LogReader, Row, ShardReport, verify
+from protocol.chunks import payload_section, read_progress
+from protocol.ids import StreamId
+from protocol.records import Delivery, Gap, Origin, Progress
+from protocol.wire.errors import MalformedBatch
+from protocol.wire.sections import Kind, decode_section, records
+from protocol.wire.values import decode
+
+
+class Entry(NamedTuple):
+    """A record in the log, and where it stands: which batch of which epoch of an agent told it."""
+
+    kind: Kind
+    agent: str
+    nonce: int
+    seq: int
+    record: Any
+
+
+def entries(folder: Path, kinds: Sequence[Kind] = (), agent: str | None = None) -> Iterator[Entry]:
+    """All records, shard by shard, each in the order of the log."""
+    reader = LogReader(folder)
+    for shard in reader.shards():
+        epochs: dict[int, int] = {}
+        names: dict[int, StreamId] = {}
+        for row in reader.rows(shard, reader.start(shard), reader.end(shard)):
+            if row.kind == Kind.REGISTER:
+                _learn(row, epochs, names)
+            kind = Kind(row.data[0]) if row.kind == Kind.PAYLOAD else Kind(row.kind)
+            if (kinds and kind not in kinds) or (agent is not None and row.agent != agent):
+                continue
+            for record in _records(row, epochs.get(row.nonce, 0), names):
+                yield Entry(kind, row.agent, row.nonce, row.seq, record)
+
+
+def _learn(row: Row, epochs: dict[int, int], names: dict[int, StreamId]) -> None:
+    number, agent, epoch, name, nonce = decode(row.data)
+    names[number] = StreamId(agent, epoch, name, nonce)
+    epochs[nonce] = epoch
+
+
+def _records(row: Row, epoch: int, names: dict[int, StreamId]) -> Iterator[Any]:
+    own = StreamId(row.agent, epoch, "", row.nonce)
+    match row.kind:
+        case Kind.SOURCE | Kind.DELIVERY:
+            return  # told with their payloads
+        case Kind.PAYLOAD:
+            yield from records(decode_section(*payload_section(row.data), own))
+        case Kind.PROGRESS:
+            chunk = read_progress(row.data)
+            for number, watermark, hold in zip(chunk.stream, chunk.watermark, chunk.hold, strict=True):
+                yield Progress(names[int(number)], int(watermark), int(hold))
+        case Kind.REGISTER | Kind.SNAPSHOT:
+            yield decode(row.data)
+        case Kind.RETIRE:
+            yield None
+        case _:
+            yield from records(decode_section(Kind(row.kind), row.data, own))
+
+
+def lines(folder: Path, agent: str | None, kinds: Sequence[str], limit: int | None) -> Iterator[str]:
+    """Records as lines of JSON. ValueError if there is no log, or no such kind."""
+    _check_folder(folder)
+    wanted: list[Kind] = []
+    for name in kinds:
+        if name.upper() not in Kind.__members__:
+            raise ValueError(f"there is no kind {name!r}, only {', '.join(kind.name.lower() for kind in Kind)}")
+        wanted.append(Kind[name.upper()])
+    for count, entry in enumerate(entries(folder, wanted, agent)):
+        if count == limit:
+            return
+        line = {"kind": entry.kind.name.lower(), "agent": entry.agent, "batch": entry.seq, "record": entry.record}
+        yield json.dumps(line, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Delivery):
+        origins = [{"id": str(each.id), "kind": each.kind.value, "ts": each.ts} for each in value.origins]
+        return {"id": str(value.id), "ts": value.ts, "payload": value.payload, "origins": origins}
+    if isinstance(value, Origin):
+        return {"id": str(value.id), "ts": value.ts, "payload": getattr(value, "payload", None)}
+    if isinstance(value, Progress):
+        return {"stream": str(value.stream), "watermark": value.watermark, "hold": value.hold}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        found = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return {"event": type(value).__name__, **found} if "number" in found else found
+    if isinstance(value, bytes):
+        return value.hex()
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return str(value)
+
+
+def check(folder: Path) -> Iterator[tuple[str, bool]]:
+    """One line per shard and one per fault, with whether it is one."""
+    _check_folder(folder)
+    for report in verify(folder, snapshot_kind=Kind.SNAPSHOT, gap_of=gap_of):
+        yield _summary(report), False
+        for finding in report.findings:
+            yield str(finding), True
+
+
+def gap_of(row: Row) -> range | None:
+    """The batches that a row says will never come, or that it stands for itself."""
+    if row.kind != Kind.GAP:
+        return None
+    try:
+        gaps = decode_section(Kind.GAP, row.data, StreamId(row.agent, 0, "", row.nonce))
+    except MalformedBatch:
+        return None
+    for gap in gaps if isinstance(gaps, list) else ():
+        if isinstance(gap, Gap) and gap.nonce == row.nonce and gap.batches is not None:
+            return range(gap.batches[0], gap.batches[1] + 1)
+    return None
+
+
+def _summary(report: ShardReport) -> str:
+    text = f"shard {report.shard}: {report.segments} segments, {report.batches} commits, {report.rows} rows, "
+    text += f"{report.size_bytes} bytes"
+    if report.torn_bytes:
+        text += f", {report.torn_bytes} bytes unfinished"
+    return f"{text}: {len(report.findings)} faults" if report.findings else f"{text}: sound"
+
+
+def _check_folder(folder: Path) -> None:
+    if not (folder / "registry.db").exists():
+        raise ValueError(f"{folder} is no log: it has no registry.db")

@@ -1,0 +1,107 @@
+"""Data that tasks use and generate. Its attributes become bytes at begin() and end(), not before: a row tells what the
+values were when the task had them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from edge_agent.capture.given import linked, several, size_of, text_of
+from edge_agent.capture.misuse import misuse
+from protocol.wire.values import PLACEHOLDER, TOO_LARGE, Packed, Packer, Unserialisable
+
+MOST_ROW_BYTES = 48 * 1024  # a row is never divided, and a datagram has to hold it
+_CHECKED_FROM = MOST_ROW_BYTES // 4  # sizes are in characters, and a character has up to four bytes
+_ITEM_BYTES = 16
+
+Item = tuple[Any, ...]  # id, workflow id, derivations, shape, bytes
+
+
+class Data:
+    """An Entity of PROV-DM. `attributes` is any value, most often a dict.
+
+    `workflow_id` says to which workflow it belongs (wasAttributedTo), `derivations` what it was made from
+    (wasDerivedFrom): ids or Data, one or several. Ids are read here, attributes whenever a task has the data.
+    """
+
+    __slots__ = ("_derivations", "_id", "_size", "_workflow_id", "attributes", "id", "workflow_id")
+
+    def __init__(self, id: Any, workflow_id: Any, attributes: Any = None, derivations: Any = None) -> None:
+        self.id = id
+        self.workflow_id = workflow_id
+        self.attributes = attributes
+        self._id = text = text_of(id)
+        self._workflow_id = of = text_of(workflow_id)
+        self._size = _ITEM_BYTES + len(text) + len(of)
+        self._derivations: tuple[str, ...] = ()
+        if derivations is not None:
+            self._derivations = linked(derivations)
+            self._size += sum(map(len, self._derivations))
+
+    def __str__(self) -> str:
+        return self._id
+
+    def __repr__(self) -> str:
+        return f"Data({self.id!r}, {self.workflow_id!r})"
+
+
+DataGiven = Data | Iterable[Data] | None
+
+
+def packed_items(given: DataGiven, packer: Packer) -> tuple[list[Item], int]:
+    """Data as it goes into a row, and about how many bytes it holds."""
+    sequence: Sequence[Data] = given if type(given) is list else several(given)
+    pack = packer.pack
+    items: list[Item] = []
+    size = 0
+    try:
+        for data in sequence:
+            shape, value = pack(data.attributes)
+            items.append((data._id, data._workflow_id, data._derivations, shape, value))
+            size += data._size + len(value)
+    except Exception:  # something in it is no Data, or an object of the user's raised
+        items = list(_packed_with_care(sequence, packer))
+        size = sum(map(_bytes_in, items))
+    return (items, size) if size < _CHECKED_FROM else fitted(items, packer)
+
+
+def fitted(items: Sequence[Item], packer: Packer) -> tuple[list[Item], int]:
+    """As much as one row can hold: a value that does not fit is replaced; data of which not even the ids fit is left
+    out."""
+    found: list[Item] = []
+    left = MOST_ROW_BYTES
+    for item in items:
+        if _bytes_in(item) > left:
+            misuse.tell("row_too_large", f"one row cannot hold {len(items)} data: some are recorded without attributes")
+            packer.replaced += 1
+            item = (*item[:3], None, packer.encode({TOO_LARGE: "attributes", "bytes": len(item[4])}))
+        if _bytes_in(item) <= left:
+            found.append(item)
+            left -= _bytes_in(item)
+    return found, MOST_ROW_BYTES - left
+
+
+def _packed_with_care(sequence: Sequence[Any], packer: Packer) -> Iterator[Item]:
+    """The same part by part, leaving out what has no meaning."""
+    for data in sequence:
+        if isinstance(data, Data):
+            yield data._id, data._workflow_id, data._derivations, *_packed_or_replaced(data.attributes, packer)
+        else:
+            misuse.tell("not_data", f"a task uses and generates Data: a {type(data).__qualname__} is left out")
+
+
+def _packed_or_replaced(value: Any, packer: Packer) -> Packed:
+    try:
+        return packer.pack(value)
+    except Unserialisable:
+        raise
+    except Exception as error:
+        name = type(value).__qualname__
+        misuse.tell("unserialisable", f"a {name} raised {error!r} while it was captured: it is left out", error)
+        packer.replaced += 1
+        return None, packer.encode({PLACEHOLDER: name})
+
+
+def _bytes_in(item: Item) -> int:
+    return _ITEM_BYTES + size_of(item[0]) + size_of(item[1]) + sum(map(size_of, item[2])) + len(item[4])

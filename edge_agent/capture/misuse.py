@@ -1,0 +1,51 @@
+"""What was done wrong with the capture API: counted every time, logged the first time of its kind, raised when strict.
+
+Capturing must not break the program that is watched, so nothing here raises unless it was asked to.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+
+from protocol.wire.values import Unserialisable
+
+_LOG = logging.getLogger("edge_agent.capture")
+
+
+class CaptureError(Exception):
+    """In strict mode: the capture API was used in a way that means nothing."""
+
+
+class Misuse:
+    """All of a process. `counts` is by kind."""
+
+    def __init__(self, *, strict: bool) -> None:
+        self.strict = strict
+        self.counts: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def tell(self, kind: str, text: str, cause: BaseException | None = None) -> None:
+        """Note one case of a kind; `text` says what it was and what happens instead."""
+        if self.strict:
+            raise CaptureError(text) from cause
+        with self._lock:
+            known = self.counts.get(kind, 0)
+            self.counts[kind] = known + 1
+        if not known:
+            _LOG.warning("%s (further ones are only counted) kind=%s", text, kind)
+
+    def lost(self, what: str, error: Exception) -> None:
+        """Something could not be recorded, whatever the reason."""
+        if self.strict or isinstance(error, Unserialisable):
+            raise error
+        self.tell("not_recorded", f"{what} could not be recorded: {error!r}")
+
+    def forked(self) -> None:
+        """In a child process, whose parent may have held the lock."""
+        self._lock = threading.Lock()
+
+
+STRICT_BY_ENVIRONMENT = os.environ.get("THREADLINE_STRICT", "").lower() in ("1", "true", "yes")
+misuse = Misuse(strict=STRICT_BY_ENVIRONMENT)

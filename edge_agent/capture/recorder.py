@@ -1,0 +1,49 @@
+"""Where rows go: the border between the capture API and whatever keeps and sends what it made."""
+
+from __future__ import annotations
+
+import threading
+from itertools import count
+from typing import Any, Protocol
+
+from protocol.wire.values import Packer
+
+Row = tuple[Any, ...]
+
+
+class Recorder(Protocol):
+    """Takes rows over from any thread and does not let the caller wait for network or disk."""
+
+    packer: Packer
+    durable: bool  # then each call ends with `flush`
+
+    def put(self, row: Row, size: int) -> None:
+        """Take one row, which holds about `size` bytes."""
+
+    def new_key(self) -> int:
+        """0, 1, 2, ... within an epoch; workflows and tasks share the numbering."""
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Return when everything put so far is on disk."""
+
+
+class Nowhere:
+    """A recorder for when there is none: it counts what it was given, so that the loss is known."""
+
+    durable = False
+
+    def __init__(self) -> None:
+        self.packer = Packer()
+        self.discarded = 0
+        self._keys = count()
+        self._lock = threading.Lock()
+
+    def put(self, row: Row, size: int) -> None:
+        with self._lock:
+            self.discarded += 1
+
+    def new_key(self) -> int:
+        return next(self._keys)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """There is nothing to wait for."""

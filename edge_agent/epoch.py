@@ -1,0 +1,76 @@
+"""Each start of an agent is an epoch: a counter for people, kept on disk, and a random nonce for machines.
+
+The counter is on disk before the epoch begins, so that no crash makes two starts share it. Where the disk has lost it
+or takes nothing, the agent starts all the same: the nonce tells the starts apart, and the cloud renumbers for display.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from zlib import crc32
+
+from edge_agent.spool.files import write_at
+
+log = logging.getLogger(__name__)
+
+_FILE = "epoch"
+_MOST_DIGITS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One start of an agent."""
+
+    counter: int
+    nonce: int
+    """Unsigned, 64 bits."""
+
+
+def begin_epoch(folder: Path) -> Epoch:
+    """The epoch after the last one that began in this folder."""
+    counter = _last_counter(folder / _FILE) + 1
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _save(folder, counter)
+    except OSError as error:
+        log.warning("epoch %d: the counter cannot be kept and may repeat: %s", counter, error)
+    return Epoch(counter, int.from_bytes(os.urandom(8), "little"))
+
+
+def _last_counter(path: Path) -> int:
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        log.warning("epoch file %s cannot be read, counting from 1: %s", path, error)
+        return 0
+    digits = text[:_MOST_DIGITS].partition(b" ")[0]
+    if not digits.isdigit() or text != _line(int(digits)):
+        log.warning("epoch file %s is damaged, counting from 1: %r", path, text[:40])
+        return 0
+    return int(digits)
+
+
+def _line(counter: int) -> bytes:
+    digits = b"%d" % counter
+    return b"%s %08x\n" % (digits, crc32(digits))
+
+
+def _save(folder: Path, counter: int) -> None:
+    draft = folder / f"{_FILE}.new"
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        write_at(fd, _line(counter), 0)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    draft.rename(folder / _FILE)
+    folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder_fd)
+    finally:
+        os.close(folder_fd)

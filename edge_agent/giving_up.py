@@ -1,0 +1,83 @@
+"""Batches that are given up when the spool is full, and the one that takes their place: it names what they held."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from protocol.records import Assertion, Declared, Delivery, Gap, Lost, SourcePayload
+from protocol.wire.batch import Header, decode_batch, encode_batch
+from protocol.wire.sections import pending
+from protocol.wire.values import Packer
+
+REASON = "dropped: the spool was full"
+
+
+class _Toll:
+    """What was lost of one epoch. Numbers of a stream follow one another, so two of them name all in between."""
+
+    def __init__(self, header: Header) -> None:
+        self.first, self.end = header.seq, header.next_seq
+        self.epoch, self.nonce = header.epoch, header.nonce
+        self.tuples: dict[str, tuple[int, int]] = {}
+        self.events: tuple[int, int] | None = None
+
+    def add(self, name: str, first: int, last: int) -> None:
+        known = self.tuples.get(name, (first, last))
+        self.tuples[name] = min(known[0], first), max(known[1], last)
+
+    def add_events(self, first: int, last: int) -> None:
+        known = self.events or (first, last)
+        self.events = min(known[0], first), max(known[1], last)
+
+    def gap(self) -> Gap:
+        lost = tuple(Lost(name, first, last) for name, (first, last) in sorted(self.tuples.items()))
+        return Gap(REASON, self.epoch, self.nonce, (self.first, self.end - 1), lost, self.events)
+
+
+def replacement(batches: Sequence[bytes], agent: str, packer: Packer) -> tuple[bytes, int]:
+    """A batch in the place of these, and how many records they held.
+
+    It keeps the plan, which nothing could replace, and what they said of older losses.
+    """
+    tolls: dict[int, _Toll] = {}
+    kept: list[Any] = []
+    plan: Declared | None = None
+    count = 0
+    for data in batches:
+        batch = decode_batch(data, agent)
+        header = batch.header
+        toll = tolls.setdefault(header.nonce, _Toll(header))
+        toll.end = max(toll.end, header.next_seq)
+        for record in batch.records():
+            if isinstance(record, Declared):
+                plan = record
+            elif isinstance(record, Gap) and record.reason == REASON:
+                _add_gap(tolls, record)
+            elif isinstance(record, Gap):
+                kept.append(record)
+            else:
+                count += 1
+                _add(toll, record)
+    last = list(tolls.values())[-1]
+    gaps = [toll.gap() for toll in tolls.values()]
+    rows = [pending(record, packer) for record in ([plan] if plan else []) + kept + gaps]
+    covers = last.end - last.first
+    return encode_batch(Header(last.epoch, last.nonce, last.first, covers), rows, agent), count
+
+
+def _add(toll: _Toll, record: Any) -> None:
+    if isinstance(record, (SourcePayload, Delivery, Assertion)):
+        toll.add(record.stream.name, record.seq, record.seq)
+    elif hasattr(record, "number"):
+        toll.add_events(record.number, record.number)
+
+
+def _add_gap(tolls: dict[int, _Toll], gap: Gap) -> None:
+    first, last = gap.batches or (0, -1)
+    toll = tolls.setdefault(gap.nonce, _Toll(Header(gap.epoch, gap.nonce, first)))
+    toll.first, toll.end = min(toll.first, first), max(toll.end, last + 1)
+    for lost in gap.tuples:
+        toll.add(lost.name, lost.first, lost.last)
+    if gap.events is not None:
+        toll.add_events(*gap.events)

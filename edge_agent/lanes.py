@@ -1,0 +1,160 @@
+"""From the spool to those who wait for it: batches to the cloud, crossings to other agents.
+
+A lane sends the entries of one spool in order, a window of them at a time, and lets go of them when they were
+acknowledged. It runs on the agent's writing thread; what other threads learn is handed to it there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from random import Random
+
+from edge_agent.sending import Flight, Sending
+from edge_agent.spool import Entry, Spool
+from edge_agent.transport import TransportError
+from protocol.wire.answers import Logged, Taken
+from protocol.wire.batch import frame, read_header, recoded
+from protocol.wire.compression import Codec
+from protocol.wire.errors import MalformedBatch
+
+_LOG = logging.getLogger(__name__)
+_BUSY_S = 0.2
+
+# Publishes bytes; the number comes back, on any thread, when the transport has done its part.
+Publish = Callable[[bytes, int], None]
+
+
+class Lane:
+    """One spool being sent."""
+
+    def __init__(self, agent: str, spool: Spool, publish: Publish, window: int, random: Random | None = None) -> None:
+        self.sending = Sending(window, random)
+        self._agent = agent
+        self._spool = spool
+        self._publish = publish
+        self._pause_until = 0.0
+
+    @property
+    def unacknowledged(self) -> int:
+        """Entries that nobody has confirmed yet."""
+        return self._spool.count
+
+    def step(self, now: float) -> float:
+        """Send what is to be sent by now; returns when to come back at the latest."""
+        if now < self._pause_until:
+            return self._pause_until
+        try:
+            for flight in self.sending.due(now):
+                self._send(flight)
+            while self.sending.room > 0:
+                entry = self._next_entry()
+                if entry is None:
+                    break
+                self._send(self._flight(entry))
+        except TransportError as error:  # it holds all that it can, or is closed
+            _LOG.debug("sending pauses agent=%s reason=%s", self._agent, error)
+            self._pause_until = now + _BUSY_S
+            return self._pause_until
+        return self.sending.deadline()
+
+    def over(self, number: int, now: float) -> None:
+        """The transport has done its part for an entry."""
+        self.sending.over(number, now)
+
+    def given_up(self) -> None:
+        """The oldest entries were replaced by another: what is in flight of them is history."""
+        self.sending.flights.clear()
+
+    def _next_entry(self) -> Entry | None:
+        return next(self._spool.entries(self.sending.next or self._spool.first), None)
+
+    def _send(self, flight: Flight) -> None:
+        oldest = flight.was_oldest = next(iter(self.sending.flights), flight.first) == flight.first
+        self._publish(frame(self._framed(flight.data), self._agent, oldest), flight.first)
+        self.sending.sent(flight)
+
+    def _framed(self, data: bytes) -> bytes:
+        return data
+
+    def _flight(self, entry: Entry) -> Flight:
+        return Flight(entry.first, entry.last, 0, entry.first, entry.last + 1, entry.data)
+
+    def _release(self, numbers: Sequence[int], through: int, now: float) -> None:
+        self.sending.acknowledged(list(numbers), now)
+        self._spool.release(through)
+
+
+class Uplink(Lane):
+    """Batches on their way to the log."""
+
+    def __init__(self, agent: str, spool: Spool, publish: Publish, window: int, random: Random | None = None) -> None:
+        super().__init__(agent, spool, publish, window, random)
+        self.readable: frozenset[int] = frozenset(Codec)
+        self.duplicate = False
+
+    def _flight(self, entry: Entry) -> Flight:
+        try:
+            header, _ = read_header(entry.data)
+        except MalformedBatch:
+            _LOG.error("an entry of the spool is no batch agent=%s number=%d", self._agent, entry.first)
+            raise
+        return Flight(entry.first, entry.last, header.nonce, header.seq, header.next_seq, entry.data)
+
+    def _framed(self, data: bytes) -> bytes:
+        return recoded(data, self.readable)
+
+    def logged(self, answer: Logged, now: float) -> None:
+        """The cloud says how far its log has come."""
+        self._learn(answer)
+        flights = self.sending.flights
+        done = [each for each in flights.values() if each.nonce == answer.nonce and each.next_seq <= answer.next_seq]
+        if done:
+            numbers = [number for number in flights if number <= done[-1].first]
+            self._release(numbers, done[-1].last, now)
+        if not flights:
+            self._release_unsent(answer)
+        for flight in list(flights.values()):
+            early = flight.seq - answer.next_seq - 1
+            if flight.nonce == answer.nonce and not (early >= 0 and answer.early >> early & 1):
+                self.sending.missing(flight.first, now)
+        front = next(iter(flights.values()), None)
+        if front is not None and front.nonce != answer.nonce and not front.was_oldest:
+            front.due = now  # the first of its epoch was kept waiting for the one before, which is complete now
+
+    def _release_unsent(self, answer: Logged) -> None:
+        """What this process has not even sent may be in the log already: it was sent before a crash."""
+        for entry in self._spool.entries(self._spool.first):
+            header, _ = read_header(entry.data)
+            if header.nonce != answer.nonce or header.next_seq > answer.next_seq:
+                return
+            self._spool.release(entry.last)
+
+    def _learn(self, answer: Logged) -> None:
+        if answer.codecs:
+            self.readable = frozenset(codec for codec in Codec if answer.codecs >> codec & 1)
+        if answer.duplicate and not self.duplicate:
+            _LOG.error("another agent uses the same name agent=%s", self._agent)
+        self.duplicate = answer.duplicate
+
+
+class CrossingLane(Lane):
+    """Tuples on their way to the agents that receive them; the slowest of these decides."""
+
+    def __init__(
+        self, agent: str, spool: Spool, spool_id: int, receivers: Sequence[str], publish: Publish, window: int
+    ) -> None:
+        super().__init__(agent, spool, publish, window)
+        self.spool_id = spool_id
+        self._taken = dict.fromkeys(receivers, spool.first)
+
+    def taken(self, answer: Taken, now: float) -> None:
+        """A receiver says how far it has come."""
+        if answer.nonce != self.spool_id or answer.receiver not in self._taken or answer.next_seq > self._spool.next:
+            return
+        self._taken[answer.receiver] = max(self._taken[answer.receiver], answer.next_seq)
+        through = min(self._taken.values()) - 1
+        numbers = [number for number, flight in self.sending.flights.items() if flight.last <= through]
+        if through >= self._spool.first:
+            self._release(numbers, through, now)
+        self.sending.missing(answer.next_seq, now)

@@ -1,0 +1,76 @@
+"""What an agent must remember over a crash although the records that told it have left: how far everything had come.
+
+Two files are written in turn, so one of them is always whole.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from zlib import crc32
+
+from protocol.wire.errors import MalformedBatch
+from protocol.wire.values import Packer, decode
+
+_HEAD = struct.Struct("<QII")
+
+
+@dataclass(slots=True)
+class Progressed:
+    """How far an epoch had come. `positions` is what was taken from other agents: "agent/stream" to (spool, next)."""
+
+    epoch: int
+    nonce: int
+    next_seq: int = 0
+    next_event: int = 0
+    ended: bool = False
+    next_seqs: dict[str, int] = field(default_factory=dict)
+    progress: dict[str, list[int]] = field(default_factory=dict)
+    positions: dict[str, list[int]] = field(default_factory=dict)
+
+
+class Memory:
+    """Keeps one `Progressed` in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._paths = [folder / "memory-0", folder / "memory-1"]
+        self._count = 0
+        self._packer = Packer(most_bytes=1 << 24)
+        self._unsynced: set[int] = set()
+        self.last: Progressed | None = None
+        for path in self._paths:
+            self._load(path)
+        self._fds = [os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600) for path in self._paths]
+
+    def _load(self, path: Path) -> None:
+        try:
+            data = path.read_bytes()
+            count, size, check = _HEAD.unpack_from(data)
+            body = data[_HEAD.size : _HEAD.size + size]
+            if len(body) == size and crc32(body) == check and count > self._count:
+                self.last = Progressed(**decode(body))
+                self._count = count
+        except (FileNotFoundError, struct.error, MalformedBatch, TypeError):
+            pass  # never written, or torn: the other one counts
+
+    def keep(self, state: Progressed, *, durable: bool) -> None:
+        """Write it down; `durable`: also safe from a power cut."""
+        self._count += 1
+        body = self._packer.encode(asdict(state))
+        which = self._count % 2
+        os.pwrite(self._fds[which], _HEAD.pack(self._count, len(body), crc32(body)) + body, 0)
+        self._unsynced.add(which)
+        if durable:
+            self.sync()
+
+    def sync(self) -> None:
+        """Make what was kept safe from a power cut."""
+        for which in self._unsynced:
+            os.fsync(self._fds[which])
+        self._unsynced.clear()
+
+    def close(self) -> None:
+        for fd in self._fds:
+            os.close(fd)

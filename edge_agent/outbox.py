@@ -1,0 +1,356 @@
+"""From the caller to the disk: records are queued by any thread and written by one.
+
+    queue   in memory, bounded; a caller only ever appends to it
+    group   what the next batch will hold; every flush interval its new records go to the spool's journal
+    spool   closed batches, until they are acknowledged
+
+Records are numbered in the order in which they are written, so whatever is lost before that can still be named.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import monotonic
+
+from edge_agent.config import Settings
+from edge_agent.epoch import Epoch
+from edge_agent.giving_up import replacement
+from edge_agent.grouping import Group
+from edge_agent.memory import Memory, Progressed
+from edge_agent.spool import Spool, SpoolError, SpoolFull
+from protocol.records import Gap, Lost
+from protocol.wire.batch import Header, encode_batch
+from protocol.wire.compression import READABLE, Codec
+from protocol.wire.sections import EventKind, Kind, Pending, pending
+from protocol.wire.values import Packer
+
+_LOG = logging.getLogger(__name__)
+_RETRY_S = 1.0
+_PATIENCE_S = 1.0
+_OVERFLOW = "dropped: the disk could not keep up"
+_TOO_LARGE = 1.25  # times what a batch should have
+_NEVER = float("inf")
+_TASK_ENDED = int(EventKind.TASK_ENDED)
+
+
+_NUMBERED = (Kind.SOURCE, Kind.DELIVERY, Kind.ASSERTION)
+
+
+def events_in(rows: Sequence[Pending]) -> int:
+    """How many of these are captured events."""
+    return sum([row[0] is Kind.EVENT for row in rows])
+
+
+class _Flush:
+    """A caller waits until everything before it is safe."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+
+
+class _Dropped:
+    """Stands in the queue where records were dropped for want of memory."""
+
+    def __init__(self) -> None:
+        self.events = 0
+        self.count = 0
+        self.tuples: dict[str, tuple[int, int]] = {}
+
+    def add(self, row: Pending) -> None:
+        self.count += 1
+        if row[0] is Kind.EVENT:
+            self.events += 1
+        elif row[0] in _NUMBERED:
+            first, _ = self.tuples.get(row[1].name, (row[2], 0))
+            self.tuples[row[1].name] = first, row[2]
+
+
+_Queued = Pending | _Dropped | _Flush
+
+
+class Outbox:
+    """The records of one epoch on their way to the spool. `step` and `wait` belong to the writing thread."""
+
+    def __init__(
+        self, agent: str, epoch: Epoch, spool: Spool, memory: Memory, packer: Packer, settings: Settings
+    ) -> None:
+        self.state = Progressed(epoch.counter, epoch.nonce)
+        self.dropped = 0
+        self.trouble = ""
+        self.given_up: Callable[[], None] = lambda: None
+        self.readable: frozenset[int] = READABLE
+        self._agent = agent
+        self._spool = spool
+        self._memory = memory
+        self._packer = packer
+        self._settings = settings
+        self._condition = threading.Condition()
+        self._queue: deque[tuple[_Queued, int]] = deque()
+        self._held_bytes = 0
+        self._parked = self._urgent = self._closed = self._standing_still = self._finishing = False
+        # From here on: the writing thread's own.
+        self._taken: deque[tuple[_Queued, int]] = deque()
+        # What waits to fill a batch, and what leaves with the next step. With ProvLight's grouping the former are ended
+        # tasks and the latter all else, otherwise nothing is in a hurry.
+        self._group = Group(settings)
+        self._leaving = Group(settings)
+        self._journaled = 0  # so many records of the group are in the journal
+        self._flushes: list[_Flush] = []
+        self._flush_at = _NEVER
+        self._retry_at = 0.0
+
+    # Any thread
+
+    def put(self, row: Pending, size: int) -> None:
+        """Take a record over. Returns at once as long as there is memory for it."""
+        with self._condition:
+            if self._held_bytes + size > self._settings.memory_bytes:
+                self._make_room(size)
+            self._queue.append((row, size))
+            self._held_bytes += size
+            if self._parked:
+                self._parked = False
+                self._condition.notify_all()
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Return when everything put so far is on disk, safe from a power cut."""
+        waiting = _Flush()
+        with self._condition:
+            self._queue.append((waiting, 0))
+            self._urgent = True
+            self._condition.notify_all()
+        if not waiting.done.wait(timeout):
+            raise TimeoutError(f"not on disk after {timeout} s: {self.trouble or 'the disk is slow'}")
+
+    def finish(self) -> None:
+        """From now on nothing waits for more to fill a batch."""
+        self._finishing = True
+
+    def wake(self) -> None:
+        """Make the writing thread look around."""
+        with self._condition:
+            self._parked = False
+            self._condition.notify_all()
+
+    def close(self) -> None:
+        """Nobody need wait for room any more."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify_all()
+
+    @property
+    def held_bytes(self) -> int:
+        """Records that are in memory and in no batch yet."""
+        return self._held_bytes
+
+    def _make_room(self, size: int) -> None:
+        """Memory is full: the caller is faster than the writer. It is slowed down to the writer's pace; but it does not
+        wait for a disk that is full or stands still, unless it was told to."""
+        most, block = self._settings.memory_bytes, self._settings.when_full == "block"
+        deadline = monotonic() + _PATIENCE_S
+        while self._held_bytes + size > most and self._held_bytes and not self._closed:
+            if not block and (self._standing_still or monotonic() >= deadline):
+                self._standing_still = True
+                if not self._drop():
+                    return
+            else:
+                before = self._held_bytes
+                self._urgent = True
+                self._condition.notify_all()
+                self._condition.wait(_PATIENCE_S)
+                if self._held_bytes < before:
+                    deadline = monotonic() + _PATIENCE_S
+
+    def _drop(self) -> bool:
+        """The oldest records in the queue, an eighth of the memory at a time; a note takes their place."""
+        note = _Dropped()
+        flushes: list[tuple[_Queued, int]] = []
+        goal = self._held_bytes - self._settings.memory_bytes // 8
+        while self._queue and self._held_bytes > goal:
+            row, size = self._queue.popleft()
+            self._held_bytes -= size
+            if isinstance(row, _Dropped):
+                note = row
+            elif isinstance(row, _Flush):
+                flushes.append((row, size))
+            elif row[0] is not Kind.PROGRESS:  # the next one says all that this one said
+                note.add(row)
+                self.dropped += 1
+        self._queue.extendleft(reversed(flushes))
+        if note.count:
+            self._queue.appendleft((note, 0))
+        return bool(note.count)
+
+    # The writing thread
+
+    def wait(self, until: float) -> None:
+        """Sleep until there is something to do."""
+        with self._condition:
+            if not self._urgent:
+                # While records wait for their flush, those that come after them need not wake anybody.
+                self._parked = not self._queue
+                self._condition.wait(min(max(0.0, until - monotonic()), threading.TIMEOUT_MAX))
+                self._parked = False
+
+    def step(self, now: float) -> float:
+        """Write what is to be written by now; returns when to come back at the latest."""
+        if now < self._retry_at:
+            return self._retry_at
+        if self._queue and self._flush_at == _NEVER:
+            self._flush_at = now + self._settings.flush_s
+        if self._urgent or now >= min(self._flush_at, self._closing_at()) or self._taken:
+            try:
+                self._write(now)
+            except (SpoolError, OSError) as error:
+                if not self.trouble:
+                    _LOG.warning("records wait in memory agent=%s error=%s", self._agent, error)
+                self.trouble = str(error)
+                self._retry_at = now + _RETRY_S
+                self._urgent = False
+                return self._retry_at
+            if self.trouble:
+                _LOG.warning("records are written again agent=%s", self._agent)
+            self.trouble = ""
+            self._standing_still = False
+        return min(self._flush_at, self._closing_at())
+
+    def _closing_at(self) -> float:
+        """When a group is old enough to become a batch."""
+        return _NEVER if self._group.since is None else self._group.since + self._settings.batch_age_s
+
+    def _write(self, now: float) -> None:
+        """Each record at once or not at all: what could not be written stays where it was."""
+        with self._condition:
+            self._urgent = False
+            self._taken.extend(self._queue)
+            self._queue.clear()
+        while self._taken:
+            self._sort_in(*self._taken[0], now)
+            self._taken.popleft()
+        self._close(self._leaving)
+        if now >= self._closing_at() or self._finishing:
+            self._close(self._group)
+        self._journal()
+        durable = bool(self._flushes)
+        if durable or self._settings.fsync == "interval":
+            self._spool.sync(force=durable)
+        self._memory.keep(self.state, durable=durable or self._settings.fsync != "never")
+        for waiting in self._flushes:
+            waiting.done.set()
+        self._flushes.clear()
+        self._flush_at = _NEVER
+
+    def _sort_in(self, row: _Queued, size: int, now: float) -> None:
+        """A record into its group, and the group into a batch if that is enough."""
+        if isinstance(row, _Flush):
+            self._flushes.append(row)
+            return
+        group = self._group
+        if isinstance(row, _Dropped):
+            self._close(self._leaving)
+            self._close(group)
+            row, size = self._gap_for(row), 0
+        elif row[0] is Kind.PROGRESS:
+            self._free(size)
+        elif self._settings.grouping == "ended" and not (row[0] is Kind.EVENT and row[1] == _TASK_ENDED):
+            group = self._leaving
+        if group.add(row, size, now):
+            self._close(group)
+
+    def _gap_for(self, dropped: _Dropped) -> Pending:
+        """Records that were dropped from memory, by name; their numbers are used up."""
+        first = self.state.next_event
+        self.state.next_event += dropped.events
+        lost = tuple(Lost(name, *numbers) for name, numbers in sorted(dropped.tuples.items()))
+        for name, (_, last) in dropped.tuples.items():
+            self.state.next_seqs[name] = last + 1
+        events = (first, first + dropped.events - 1) if dropped.events else None
+        return pending(Gap(_OVERFLOW, self.state.epoch, self.state.nonce, None, lost, events), self._packer)
+
+    def _close(self, group: Group) -> None:
+        """A group becomes a batch: two or more if it turns out too large for one."""
+        most = self._settings.batch_bytes * _TOO_LARGE
+        while group:
+            rows = group.rows
+            data = self._encoded(rows, group.progress())
+            if len(data) > most and len(rows) > 1:
+                rows = rows[: max(1, int(len(rows) * self._settings.batch_bytes / len(data)))]
+                data = self._encoded(rows, [])
+            # The batch will make the journal obsolete: what it holds besides is written again, for the batch after it.
+            besides = self._group.rows[len(rows) if group is self._group else 0 : self._journaled]
+            if besides:
+                self._write_piece(besides, events_in(rows), 1)
+            self._append(data)
+            self._note(rows, [] if len(rows) < len(group.rows) else group.progress())
+            freed = group.written(len(rows), len(data))
+            if group is self._group:
+                self._journaled = max(0, self._journaled - len(rows))
+            self._free(freed)
+
+    def _free(self, size: int) -> None:
+        """So much memory is free again."""
+        with self._condition:
+            self._held_bytes -= size
+            self._condition.notify_all()
+
+    def _encoded(self, rows: Sequence[Pending], progress: Sequence[Pending]) -> bytes:
+        state = self.state
+        header = Header(state.epoch, state.nonce, state.next_seq)
+        return encode_batch(
+            header, [*rows, *progress], self._agent, first_event=state.next_event, readable=self.readable
+        )
+
+    def _append(self, data: bytes) -> None:
+        while True:
+            try:
+                self._spool.append(data)
+                return
+            except SpoolFull:
+                self._give_up()
+
+    def _give_up(self) -> None:
+        """The spool is full: the oldest batches go, if that is what the user wants."""
+        oldest = self._spool.oldest() if self._settings.when_full == "drop-oldest" else []
+        if not oldest:
+            raise SpoolFull(f"the spool of {self._agent!r} is full")
+        data, count = replacement([entry.data for entry in oldest], self._agent, self._packer)
+        self._spool.replace_oldest(data)
+        self.dropped += count
+        self.given_up()
+
+    def _note(self, rows: Sequence[Pending], progress: Sequence[Pending]) -> None:
+        """What these records say of how far everything has come."""
+        state = self.state
+        state.next_seq += 1
+        state.next_event += events_in(rows)
+        for row in rows:
+            if row[0] in _NUMBERED:
+                state.next_seqs[row[1].name] = row[2] + 1
+            elif row[0] is Kind.END:
+                state.ended = True
+        for row in progress:
+            state.progress[row[1].name] = [row[2], row[3]]
+
+    def _journal(self) -> None:
+        """What is in no batch yet, so that a crash cannot take it away."""
+        rows = self._group.rows[self._journaled :]
+        if rows or self._group.progress():
+            self._write_piece(rows, events_in(self._group.rows[: self._journaled]), 0, self._group.progress())
+            self._journaled = len(self._group.rows)
+
+    def _write_piece(
+        self, rows: Sequence[Pending], events_before: int, ahead: int, progress: Sequence[Pending] = ()
+    ) -> None:
+        state = self.state
+        header = Header(state.epoch, state.nonce, state.next_seq + ahead)
+        first_event = state.next_event + events_before
+        piece = encode_batch(header, [*rows, *progress], self._agent, first_event=first_event, codec=Codec.NONE)
+        while True:
+            try:
+                self._spool.journal(piece, self._spool.next + ahead)
+                return
+            except SpoolFull:
+                self._give_up()

@@ -1,0 +1,88 @@
+"""Which entries of a spool are on their way, and which have to be sent again. No I/O, and no clock of its own.
+
+Two hops, two patiences. Until the gateway has taken an entry over, the transport repeats it by itself. From then on
+the entry waits for the acknowledgement of the far end, which comes when it is safe there. Only a crash on the way makes
+that stay out, so the wait is long and grows; news from the far end shortens it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from protocol.mqttsn import RetryPolicy, RoundTrip
+
+NEVER = float("inf")
+PATIENCE = RetryPolicy(first_s=3.0, least_s=1.0, most_s=60.0)
+
+
+@dataclass(slots=True)
+class Flight:
+    """An entry that was sent. `over_at`: when the transport had done its part, the last time."""
+
+    first: int
+    last: int
+    nonce: int
+    seq: int
+    next_seq: int
+    data: bytes
+    was_oldest: bool = False
+    attempts: int = 0
+    over_at: float = NEVER
+    due: float = NEVER
+
+
+class Sending:
+    """The window of entries in flight, in the order of their numbers."""
+
+    def __init__(self, window: int, random: Random | None = None, patience: RetryPolicy = PATIENCE) -> None:
+        self.flights: dict[int, Flight] = {}
+        self.resent = 0
+        self.round_trip = RoundTrip(patience)
+        self._window = window
+        self._random = random or Random()
+
+    @property
+    def room(self) -> int:
+        """How many more may be sent."""
+        return self._window - len(self.flights)
+
+    @property
+    def next(self) -> int | None:
+        """The number to go on with, None if nothing is in flight."""
+        return next(reversed(self.flights.values())).last + 1 if self.flights else None
+
+    def sent(self, flight: Flight) -> None:
+        """An entry was given to the transport, for the first time or again."""
+        self.flights[flight.first] = flight
+        flight.attempts += 1
+        self.resent += flight.attempts > 1
+        flight.over_at = flight.due = NEVER
+
+    def over(self, number: int, now: float) -> None:
+        """The transport has done its part, or has given up."""
+        flight = self.flights.get(number)
+        if flight is not None:
+            flight.over_at = now
+            flight.due = now + self.round_trip.wait_s(flight.attempts, self._random)
+
+    def acknowledged(self, numbers: list[int], now: float) -> None:
+        """These entries are safe at the far end."""
+        for number in numbers:
+            flight = self.flights.pop(number, None)
+            if flight is not None and flight.over_at != NEVER:
+                self.round_trip.answered(flight.attempts, now - flight.over_at)
+
+    def missing(self, number: int, now: float) -> None:
+        """The far end does not have this entry, though it should have heard of it by now."""
+        flight = self.flights.get(number)
+        if flight is not None and now - flight.over_at > max(self.round_trip.smoothed_s, 0.05):
+            flight.due = now
+
+    def due(self, now: float) -> list[Flight]:
+        """What to send again."""
+        return [flight for flight in self.flights.values() if flight.due <= now]
+
+    def deadline(self) -> float:
+        """When something may be due."""
+        return min([flight.due for flight in self.flights.values()], default=NEVER)

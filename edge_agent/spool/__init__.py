@@ -1,0 +1,25 @@
+"""The device's durable queue: what was captured stays on disk until the cloud has it."""
+
+from edge_agent.spool.errors import (
+    EntryMissing,
+    EntryTooLarge,
+    SpoolError,
+    SpoolFull,
+    SpoolLocked,
+    SpoolUnusable,
+    SpoolUnwritable,
+)
+from edge_agent.spool.spool import Entry, Fsync, Spool
+
+__all__ = [
+    "Entry",
+    "EntryMissing",
+    "EntryTooLarge",
+    "Fsync",
+    "Spool",
+    "SpoolError",
+    "SpoolFull",
+    "SpoolLocked",
+    "SpoolUnusable",
+    "SpoolUnwritable",
+]

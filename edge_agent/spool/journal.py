@@ -1,0 +1,105 @@
+"""The pieces of the entry that is still being made, so that a crash does not take them.
+
+Every piece names the number of the entry it will be part of. Once that entry is in a segment, its pieces count for
+nothing, without a word being written here: the entry's own write is the moment. The room is then used again from the
+start (`rewind`), and what is left behind the newest piece from an earlier round is known by its lower number.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from edge_agent.spool.files import read_whole, try_truncate, write_at
+from edge_agent.spool.frames import HEADER_BYTES, PIECE, content_of, frame_at, pack_frame
+
+_SEED = 0
+_NONE = -1
+
+
+class Journal:
+    """One file, opened when the first piece is written. It is cut when it is empty and larger than `roomy_bytes`."""
+
+    __slots__ = ("_end", "_fd", "_path", "_roomy_bytes", "holds_synced", "is_synced", "newest", "size_bytes")
+
+    def __init__(self, path: Path, roomy_bytes: int) -> None:
+        self._path = path
+        self._roomy_bytes = roomy_bytes
+        self._fd = -1
+        self._end = 0
+        self.size_bytes = 0
+        self.newest = _NONE
+        """The number of the newest piece's entry."""
+        self.is_synced = True
+        self.holds_synced = False
+        """Pieces are here whose writer was told that they are on the disk."""
+
+    def load(self) -> list[tuple[int, bytes]]:
+        """The pieces of the last round, each with its number; new ones go behind them."""
+        if not self._path.exists():
+            return []
+        data = read_whole(self._path)
+        self.size_bytes = len(data)
+        pieces = []
+        while (frame := frame_at(data, self._end, _SEED)) is not None and frame.first >= self.newest:
+            pieces.append((frame.first, content_of(frame, data)))
+            self.newest = frame.first
+            self._end = frame.end
+        self.holds_synced = bool(pieces)
+        self.is_synced = not pieces
+        return pieces
+
+    @property
+    def is_roomy(self) -> bool:
+        """It has grown so much that it should be rewound."""
+        return self._end > self._roomy_bytes
+
+    def growth_bytes(self, piece: bytes) -> int:
+        """By how much this piece would make the file longer."""
+        return max(self._end + HEADER_BYTES + len(piece) - self.size_bytes, 0)
+
+    def write(self, piece: bytes, number: int, *, durable: bool) -> None:
+        """Put the piece behind the others; after an error it is not there."""
+        frame = pack_frame(PIECE, number, number, piece, _SEED)
+        fd = self._opened()
+        try:
+            write_at(fd, frame, self._end)
+            if durable:
+                os.fdatasync(fd)
+        except OSError:
+            try_truncate(fd, self._end)
+            self.size_bytes = self._end
+            self.is_synced = False
+            raise
+        self._end += len(frame)
+        self.size_bytes = max(self.size_bytes, self._end)
+        self.newest = number
+        self.is_synced = durable
+        self.holds_synced = self.holds_synced or durable
+
+    def sync(self) -> None:
+        """Return when all pieces are on the disk."""
+        os.fdatasync(self._opened())
+        self.is_synced = True
+        self.holds_synced = self._end > 0
+
+    def rewind(self) -> None:
+        """Use the room again: all pieces have become part of entries."""
+        if self.size_bytes > self._roomy_bytes:
+            fd = self._opened()
+            try_truncate(fd, 0)
+            self.size_bytes = os.fstat(fd).st_size
+        self._end = 0
+        self.is_synced = True
+        self.holds_synced = False
+
+    def close(self) -> None:
+        """Write no more."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _opened(self) -> int:
+        if self._fd < 0:
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        return self._fd

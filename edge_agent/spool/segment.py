@@ -1,0 +1,201 @@
+"""One file of a spool: marks, then entries with consecutive numbers; or marks and one entry in place of many.
+
+In memory it is an array of offsets: the n-th belongs to the n-th number, 0 means that the entry is unreadable.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from array import array
+from pathlib import Path
+
+from edge_agent.spool.files import read_whole, try_truncate, write_at
+from edge_agent.spool.frames import (
+    ENTRY,
+    HEADER_BYTES,
+    MARKS,
+    REPLACEMENT,
+    content_of,
+    find_frames,
+    frame_at,
+    frame_bytes,
+    pack_frame,
+)
+
+_UNREADABLE = 0
+
+
+def head_of_segment(first: int, marks: bytes) -> bytes:
+    """What a segment's file begins with."""
+    return pack_frame(MARKS, first, first, marks, first)
+
+
+class Segment:
+    """Only a segment made by `create` takes entries, until `close`. The others are opened when they are read."""
+
+    __slots__ = ("_fd", "first", "is_synced", "offsets", "path", "replaced_through", "size_bytes")
+
+    def __init__(self, path: Path, first: int, size_bytes: int = 0) -> None:
+        self.path = path
+        self.first = first
+        self.size_bytes = size_bytes
+        """Length of the file up to which it is good."""
+        self.offsets = array("Q")
+        self.replaced_through: int | None = None
+        """The last number for which the only entry stands, if this is a replacement."""
+        self.is_synced = False
+        self._fd = -1
+
+    @classmethod
+    def create(cls, path: Path, draft: Path, first: int, marks: bytes, *, durable: bool) -> Segment:
+        """A new file without entries. It has its name only when its head is written."""
+        head = head_of_segment(first, marks)
+        segment = cls(path, first, len(head))
+        segment._fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            write_at(segment._fd, head, 0)
+            if durable:
+                os.fsync(segment._fd)
+            draft.rename(path)
+        except OSError:
+            try_truncate(segment._fd, 0)
+            segment.close()
+            raise
+        return segment
+
+    @classmethod
+    def replacement(cls, path: Path, draft: Path, first: int, last: int, marks: bytes, entry: bytes) -> Segment:
+        """A file with one entry in place of the entries first..last; it takes the name, and so the place, of the first.
+
+        It is written over the draft: where that file has its blocks already, a full disk has room for it.
+        """
+        head = head_of_segment(first, marks)
+        data = head + pack_frame(REPLACEMENT, first, last, entry, first)
+        segment = cls(path, first, len(data))
+        segment.offsets.append(len(head))
+        segment.replaced_through = last
+        segment._fd = os.open(draft, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            write_at(segment._fd, data, 0)
+            os.ftruncate(segment._fd, len(data))
+            os.fsync(segment._fd)
+            draft.rename(path)
+        except OSError:
+            segment.close()
+            raise
+        segment.is_synced = True
+        return segment
+
+    @classmethod
+    def load(cls, path: Path, first: int, limit: int | None) -> tuple[Segment, bytes | None, int]:
+        """The segment as it is on disk, its marks if they are readable, and how many bytes after it are no entry.
+
+        Numbers from `limit` on belong to the next segment: an entry with such a number was taken back.
+        """
+        data = read_whole(path)
+        segment = cls(path, first)
+        marks = None
+        for frame in find_frames(data, first):
+            if frame.kind == MARKS:
+                marks = content_of(frame, data)
+            elif frame.kind == REPLACEMENT:
+                segment.replaced_through = frame.last
+                segment.offsets = array("Q", [frame.offset])
+            elif frame.first < segment.next or (limit is not None and frame.first >= limit):
+                continue
+            else:
+                segment.offsets.extend([_UNREADABLE] * (frame.first - segment.next))
+                segment.offsets.append(frame.offset)
+            segment.size_bytes = frame.end
+        return segment, marks, len(data) - segment.size_bytes
+
+    @property
+    def next(self) -> int:
+        """The number after its last one."""
+        return self.first + len(self.offsets) if self.replaced_through is None else self.replaced_through + 1
+
+    def count(self, from_number: int, through: int) -> int:
+        """How many readable entries end within these numbers."""
+        if self.replaced_through is not None:
+            return int(from_number <= self.replaced_through <= through and self.offsets[0] != _UNREADABLE)
+        part = self.offsets[max(from_number - self.first, 0) : max(through + 1 - self.first, 0)]
+        return len(part) - part.count(_UNREADABLE)
+
+    def readable_from(self, number: int) -> int | None:
+        """The lowest number from this one on whose entry is readable, as far as is known."""
+        if self.replaced_through is not None:
+            return max(number, self.first) if number < self.next and self.offsets[0] != _UNREADABLE else None
+        for index in range(max(number - self.first, 0), len(self.offsets)):
+            if self.offsets[index] != _UNREADABLE:
+                return self.first + index
+        return None
+
+    def unreadable(self) -> list[range]:
+        """The numbers whose entries cannot be read."""
+        if self.replaced_through is not None or _UNREADABLE not in self.offsets:
+            return []
+        return [range(self.first + n, self.first + n + 1) for n, at in enumerate(self.offsets) if at == _UNREADABLE]
+
+    def append(self, entry: bytes, *, durable: bool) -> None:
+        """Write the next entry behind the others; after an error the file is as it was."""
+        offset = self.size_bytes
+        frame = pack_frame(ENTRY, self.next, self.next, entry, self.first)
+        try:
+            write_at(self._fd, frame, offset)
+            if durable:
+                os.fdatasync(self._fd)
+        except OSError:
+            try_truncate(self._fd, offset)
+            self.is_synced = False
+            raise
+        self.offsets.append(offset)
+        self.size_bytes = offset + len(frame)
+        self.is_synced = durable
+
+    def read(self, number: int) -> tuple[int, int, bytes] | None:
+        """What stands for this readable number: first and last number and the bytes. None: it has rotted since."""
+        index = 0 if self.replaced_through is not None else number - self.first
+        offset = self.offsets[index]
+        try:
+            data = os.pread(self._opened(), self._end_of(index) - offset, offset)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            data = b""
+        frame = frame_at(data, 0, self.first)
+        if frame is None or not frame.first <= number <= frame.last:
+            self.offsets[index] = _UNREADABLE
+            return None
+        return frame.first, frame.last, data[HEADER_BYTES : frame.end]
+
+    def _end_of(self, index: int) -> int:
+        end = self.offsets[index + 1] if index + 1 < len(self.offsets) else self.size_bytes
+        if end != _UNREADABLE:
+            return end
+        # Blocks that cannot be read may follow: ask for no byte more than is needed.
+        offset = self.offsets[index]
+        return min(offset + frame_bytes(os.pread(self._opened(), HEADER_BYTES, offset)), self.size_bytes)
+
+    def sync(self) -> None:
+        """Return when all of it is on the disk."""
+        os.fdatasync(self._opened())
+        self.is_synced = True
+
+    def cut(self) -> None:
+        """Remove what follows the last good entry. It does no harm if that fails: nothing is written behind it."""
+        try:
+            os.truncate(self.path, self.size_bytes)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        """Append no more; to read, the file is opened again."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _opened(self) -> int:
+        if self._fd < 0:
+            self._fd = os.open(self.path, os.O_RDONLY)
+        return self._fd

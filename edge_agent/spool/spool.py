@@ -1,0 +1,521 @@
+"""A durable first-in-first-out queue of numbered entries, in a folder of bounded size.
+
+The idea: a file is only ever written at its end, by one process life, and every frame in it carries its own check. So
+whatever a crash leaves is a good beginning and a bad end, and opening needs no log of what was going on: it reads the
+files and believes what passes. What must change together hangs on one write or one rename.
+
+    lock           held by the process that has the spool open
+    000...050.v1   a segment: marks, then the entries from number 50 on
+    journal        pieces of the entry that is still being made
+    released       up to where entries were acknowledged; not synced: losing it only means sending again
+    reserve        room on the disk for giving up entries when the disk is full
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, NamedTuple
+
+from edge_agent.spool.errors import (
+    EntryMissing,
+    EntryTooLarge,
+    SpoolFull,
+    SpoolUnusable,
+    SpoolUnwritable,
+)
+from edge_agent.spool.files import LOCK_BYTES, hold_room, lock, try_unlink
+from edge_agent.spool.frames import HEADER_BYTES
+from edge_agent.spool.journal import Journal
+from edge_agent.spool.released import RELEASED_BYTES, ReleasedPosition
+from edge_agent.spool.segment import Segment, head_of_segment
+
+Fsync = Literal["batch", "interval", "never"]
+
+MAX_BYTES = 64 << 20
+SEGMENT_BYTES = 1 << 20
+LEAST_MAX_BYTES = 4096
+
+_NAME = re.compile(r"(\d{20})\.v(\d+)")
+_VERSION = "1"
+_ROOMY_JOURNAL_BYTES = 256 << 10
+_RESERVE_BYTES = 32 << 10
+_first_of = attrgetter("first")
+
+
+class Entry(NamedTuple):
+    """An entry and the numbers it stands for: one, unless it replaced others."""
+
+    first: int
+    last: int
+    data: bytes
+
+
+def _no_marks() -> bytes:
+    return b""
+
+
+class Spool:
+    """One thread, the owner, calls the methods; `first`, `next`, `count` and `size_bytes` may be read by any thread.
+
+    `fsync` says when a write is safe from a power cut: `batch`: when the call returns; `interval`: when the owner's
+    next `sync` returns; `never`: when a `sync(force=True)` returns. A killed process loses nothing in any case.
+    """
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        *,
+        max_bytes: int = MAX_BYTES,
+        segment_bytes: int | None = None,
+        fsync: Fsync = "interval",
+        marks: Callable[[], bytes] = _no_marks,
+    ) -> Spool:
+        """Lock the folder and take up what is in it.
+
+        `marks` is asked whenever a file is begun: what the owner must know after a crash, though the entries that told
+        it may be released by then.
+        """
+        return cls(folder, max_bytes, segment_bytes or min(SEGMENT_BYTES, max_bytes // 16), fsync, marks)
+
+    def __init__(
+        self, folder: Path, max_bytes: int, segment_bytes: int, fsync: Fsync, marks: Callable[[], bytes]
+    ) -> None:
+        if max_bytes < LEAST_MAX_BYTES:
+            raise ValueError(f"spool {folder}: max_bytes is {max_bytes}, at least {LEAST_MAX_BYTES} are needed")
+        if fsync not in ("batch", "interval", "never"):
+            raise ValueError(f"spool {folder}: fsync is {fsync!r}, not batch, interval or never")
+        self._folder = folder
+        self._max_bytes = max_bytes
+        self._segment_bytes = segment_bytes
+        self._fsync = fsync
+        self._marks = marks
+        self._reserve = folder / "reserve"
+        self._reserve_bytes = min(_RESERVE_BYTES, max_bytes // 32)
+        self._segments: list[Segment] = []
+        self._active: Segment | None = None
+        self._reading: Segment | None = None
+        self._journal = Journal(folder / "journal", min(_ROOMY_JOURNAL_BYTES, max_bytes // 32))
+        self._released = ReleasedPosition(folder / "released")
+        self._is_folder_synced = True
+        self._folder_fd = self._lock_fd = -1
+        self._first = self._next = self._count = self._bytes = 0
+        self.lost: list[range] = []
+        """Numbers whose entries are unreadable: found at opening, and since then by reading."""
+        self.torn_bytes = 0
+        """Bytes that a crash had left of an unfinished write; they were cut at opening."""
+        self.recovered_journal: list[bytes] = []
+        """The pieces of the entry that was being made when the last process ended."""
+        self.recovered_marks: bytes | None = None
+        """The newest marks in the folder; None if there are none that can be read."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock_fd = lock(folder / "lock")
+            self._folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            self._load()
+        except OSError as error:
+            self._close_files()
+            raise SpoolUnusable(f"spool {folder}: {error}") from error
+        except BaseException:
+            self._close_files()
+            raise
+
+    # -- opening
+
+    def _load(self) -> None:
+        try_unlink(self._folder / "draft")
+        self._first = self._released.load()
+        self._load_segments()
+        self._load_journal()
+        self._find_lost()
+        self._count = sum(segment.count(self._first, self._next) for segment in self._segments)
+        self._bytes = (
+            sum(segment.size_bytes for segment in self._segments)
+            + self._journal.size_bytes
+            + self._reserve_bytes
+            + RELEASED_BYTES
+            + LOCK_BYTES
+        )
+        self._delete_released()
+        hold_room(self._reserve, self._reserve_bytes)
+
+    def _load_segments(self) -> None:
+        names = sorted(each.name for each in self._folder.iterdir() if _NAME.fullmatch(each.name))
+        for name in names:
+            if name.rpartition(".v")[2] != _VERSION:
+                raise SpoolUnusable(f"spool {self._folder}: {name} was written by another version of the agent")
+        numbers = [int(name.partition(".")[0]) for name in names]
+        self._first = max(self._first, *numbers[:1], 0)  # files before the first one were deleted: released
+        for name, first, limit in zip(names, numbers, [*numbers[1:], None], strict=False):
+            path = self._folder / name
+            if self._segments and first < self._segments[-1].next:
+                try_unlink(path)  # its replacement has its place; the crash came before it was deleted
+                continue
+            segment, marks, rest_bytes = Segment.load(path, first, limit)
+            if limit is not None:
+                segment.size_bytes += rest_bytes
+            elif rest_bytes:
+                self.torn_bytes = rest_bytes
+                segment.cut()
+            if marks is not None:
+                self.recovered_marks = marks
+            if limit is None and not segment.size_bytes:
+                self._next = first  # all that is left of it is its name; the marks of the one before it are the newest
+                try_unlink(path)
+            else:
+                self._segments.append(segment)
+                self._next = segment.next
+        self._next = max(self._next, self._first)
+
+    def _load_journal(self) -> None:
+        live = [(number, piece) for number, piece in self._journal.load() if number >= self._next]
+        self.recovered_journal = [piece for _, piece in live]
+        if live:
+            # A power cut may have kept the piece and not the entries before it: they are lost, their numbers are used.
+            self._next = self._journal.newest
+        if self._fsync == "never":
+            self._journal.holds_synced = False
+
+    def _find_lost(self) -> None:
+        """Go through all numbers that are not released."""
+        known = self._first
+        for segment in self._segments:
+            self._lose(range(known, segment.first))
+            for numbers in segment.unreadable():
+                self._lose(numbers)
+            known = segment.next
+        self._lose(range(known, self._next))
+
+    def _lose(self, numbers: range) -> None:
+        """Note unreadable numbers, unless nobody waits for them any more."""
+        numbers = range(max(numbers.start, self._first), numbers.stop)
+        if not numbers:
+            return
+        if self.lost and self.lost[-1].stop == numbers.start:
+            self.lost[-1] = range(self.lost[-1].start, numbers.stop)
+        else:
+            self.lost.append(numbers)
+
+    # -- state
+
+    @property
+    def first(self) -> int:
+        """The lowest number that is not released."""
+        return self._first
+
+    @property
+    def next(self) -> int:
+        """The number that the next entry gets."""
+        return self._next
+
+    @property
+    def count(self) -> int:
+        """How many entries are not released and readable."""
+        return self._count
+
+    @property
+    def size_bytes(self) -> int:
+        """What the folder takes up, all files together, the reserve as if it were always there."""
+        return self._bytes
+
+    # -- writing
+
+    def append(self, entry: bytes) -> int:
+        """Keep the entry; the pieces in the journal become obsolete with it. Returns its number."""
+        frame_bytes = HEADER_BYTES + len(entry)
+        if frame_bytes > self._max_bytes // 2:
+            raise EntryTooLarge(f"spool {self._folder}: {len(entry)} bytes, more than half of {self._max_bytes}")
+        active = self._active
+        try:
+            if active is None or (active.offsets and active.size_bytes + frame_bytes > self._segment_bytes):
+                active = self._roll(frame_bytes)
+            else:
+                self._check_room(frame_bytes)
+            if self._fsync == "batch":
+                self._sync_folder()
+            active.append(entry, durable=self._fsync == "batch")
+        except OSError as error:
+            raise SpoolUnwritable(f"spool {self._folder}: {error}") from error
+        number = self._next
+        self._next = number + 1
+        self._count += 1
+        self._bytes += frame_bytes
+        if self._journal.size_bytes:
+            self._rewind_journal()
+        return number
+
+    def journal(self, piece: bytes, for_number: int | None = None) -> None:
+        """Keep a piece of the entry that will have this number (the next one), until it is appended."""
+        number = self._next if for_number is None else for_number
+        if number < max(self._next, self._journal.newest):
+            raise ValueError(f"spool {self._folder}: a piece for entry {number}, the next entry is {self._next}")
+        self._check_open()
+        self._check_room(self._journal.growth_bytes(piece))
+        size_bytes = self._journal.size_bytes
+        try:
+            if not size_bytes:
+                self._is_folder_synced = False
+            self._journal.write(piece, number, durable=self._fsync == "batch")
+            if self._fsync == "batch":
+                self._sync_folder()
+        except OSError as error:
+            raise SpoolUnwritable(f"spool {self._folder}: journal: {error}") from error
+        finally:
+            self._bytes += self._journal.size_bytes - size_bytes
+
+    def sync(self, *, force: bool = False) -> None:
+        """Return when everything written so far is safe from a power cut. With `never`, only if forced."""
+        if self._fsync == "never" and not force:
+            return
+        try:
+            self._sync_segments()
+            if not self._journal.is_synced:
+                self._journal.sync()
+            self._sync_folder()
+        except OSError as error:
+            raise SpoolUnwritable(f"spool {self._folder}: {error}") from error
+        self._rewind_journal()
+
+    def release(self, through: int) -> None:
+        """The entries up to this number were acknowledged: they are not needed any more."""
+        if through >= self._next:
+            raise ValueError(f"spool {self._folder}: entry {through} released, the next entry is {self._next}")
+        if through < self._first:
+            return
+        self._check_open()
+        for segment in self._segments:
+            if segment.first > through:
+                break
+            self._count -= segment.count(self._first, through)
+        self._first = through + 1
+        self._released.save(self._first)
+        self._delete_released()
+
+    def _roll(self, frame_bytes: int) -> Segment:
+        """Begin a new segment, with room for what comes first into it."""
+        self._check_open()
+        marks = self._marks()
+        path = self._path_of(self._next)
+        self._check_room(len(head_of_segment(self._next, marks)) + frame_bytes)
+        durable = self._fsync != "never"
+        segment = Segment.create(path, self._folder / "draft", self._next, marks, durable=durable)
+        if self._segments and self._segments[-1].first == self._next:
+            self._forget(self._segments.pop())  # it had no entries; its name is the new one's
+        if self._active is not None:
+            self._active.close()
+        self._segments.append(segment)
+        self._bytes += segment.size_bytes
+        self._active = segment
+        self._is_folder_synced = False
+        if durable:
+            self._sync_folder()  # older segments may be deleted now: the marks are in this one
+        self._delete_released()
+        return segment
+
+    def _check_room(self, more_bytes: int) -> None:
+        if more_bytes > 0 and self._bytes + more_bytes > self._max_bytes:
+            raise SpoolFull(
+                f"spool {self._folder}: {self._bytes} bytes in {self._count} entries, "
+                f"{more_bytes} more would exceed {self._max_bytes}"
+            )
+
+    def _sync_segments(self) -> None:
+        for segment in self._segments:
+            if not segment.is_synced:
+                segment.sync()
+                if segment is not self._active and segment is not self._reading:
+                    segment.close()
+
+    def _sync_folder(self) -> None:
+        if not self._is_folder_synced:
+            os.fsync(self._folder_fd)
+            self._is_folder_synced = True
+
+    def _rewind_journal(self) -> None:
+        """Use the journal's room again, if its pieces are in entries as safe as they were themselves."""
+        if self._journal.newest >= self._next:
+            return
+        try:
+            if self._journal.holds_synced and not self._is_synced():
+                if not self._journal.is_roomy:
+                    return
+                self._sync_segments()
+            size_bytes = self._journal.size_bytes
+            self._journal.rewind()
+            self._bytes += self._journal.size_bytes - size_bytes
+        except OSError:
+            pass  # it stays as it is until the disk is well again
+
+    def _is_synced(self) -> bool:
+        return all(segment.is_synced for segment in reversed(self._segments))
+
+    def _delete_released(self) -> None:
+        """Delete segments without unreleased entries, but not the newest: its marks may be needed."""
+        while len(self._segments) > 1 and self._segments[1].first <= self._first:
+            if not try_unlink(self._segments[0].path):
+                return
+            self._forget(self._segments.pop(0))
+
+    def _forget(self, segment: Segment) -> None:
+        segment.close()
+        self._bytes -= segment.size_bytes
+        if segment is self._active:
+            self._active = None
+        if segment is self._reading:
+            self._reading = None
+
+    def _path_of(self, first: int) -> Path:
+        return self._folder / f"{first:020}.v{_VERSION}"
+
+    # -- reading
+
+    def read(self, number: int) -> bytes:
+        """The entry that stands for this number."""
+        if not self._first <= number < self._next:
+            state = "is released" if number < self._first else "was not appended yet"
+            raise EntryMissing(f"spool {self._folder}: entry {number} {state}")
+        found = next(self.entries(number), None)
+        if found is None or found.first > number:
+            raise EntryMissing(f"spool {self._folder}: entry {number} is unreadable")
+        return found.data
+
+    def entries(self, from_number: int = 0) -> Iterator[Entry]:
+        """The unreleased entries from this number on; between two steps the owner may append, release and replace.
+
+        Unreadable ones are passed over and noted in `lost`. Of the numbers that a replacement stands for, the released
+        ones are left out.
+        """
+        number = from_number
+        while (entry := self._entry_from(max(number, self._first))) is not None:
+            yield entry
+            number = entry.last + 1
+
+    def _entry_from(self, number: int) -> Entry | None:
+        index = max(bisect_right(self._segments, number, key=_first_of) - 1, 0)
+        for segment in self._segments[index:]:
+            while (readable := segment.readable_from(number)) is not None:
+                entry = self._read_from(segment, readable)
+                if entry is not None:
+                    return entry
+        return None
+
+    def _read_from(self, segment: Segment, number: int) -> Entry | None:
+        """The entry for this number; one file besides the active one stays open for the next time."""
+        if segment is not self._reading:
+            if self._reading is not None and self._reading is not self._active:
+                self._reading.close()
+            self._reading = segment
+        try:
+            found = segment.read(number)
+        except OSError as error:
+            raise SpoolUnusable(f"spool {self._folder}: {error}") from error
+        if found is None:
+            self._count -= 1
+            through = number if segment.replaced_through is None else segment.replaced_through
+            self._lose(range(number, through + 1))
+            return None
+        first, last, data = found
+        return Entry(max(first, self._first), last, data)
+
+    # -- giving up entries
+
+    def oldest(self) -> list[Entry]:
+        """What would be given up next: the readable entries of the oldest segment.
+
+        An earlier replacement comes together with the segment after it, so that replacements never pile up. Empty:
+        nothing is left to give up.
+        """
+        segments = self._oldest_segments()
+        if not segments:
+            return []
+        end = segments[-1].next
+        found = []
+        for entry in self.entries(self._first):
+            if entry.first >= end:
+                break
+            found.append(entry)
+        # If reading has found all of a segment unreadable, one more is given up.
+        return found if segments == self._oldest_segments() else self.oldest()
+
+    def replace_oldest(self, entry: bytes) -> None:
+        """Put one entry in the place of those that `oldest` has just told, for all of their numbers.
+
+        It is safe from a power cut when this returns, whatever the fsync policy, and needs no room on the disk as long
+        as it is smaller than the reserve.
+        """
+        self._check_open()
+        segments = self._oldest_segments()
+        if not segments:
+            raise EntryMissing(f"spool {self._folder}: no entry is left to be replaced")
+        first = segments[0].first
+        last = (self._segments[len(segments)].first if len(segments) < len(self._segments) else self._next) - 1
+        marks = self._marks()
+        more_bytes = len(head_of_segment(first, marks)) + HEADER_BYTES + len(entry)
+        more_bytes -= sum(segment.size_bytes for segment in segments)
+        self._check_room(more_bytes)
+        try:
+            replacement = Segment.replacement(segments[0].path, self._reserve, first, last, marks, entry)
+        except OSError as error:
+            hold_room(self._reserve, self._reserve_bytes)
+            raise SpoolUnwritable(f"spool {self._folder}: {error}") from error
+        # From here on the others are history: opening deletes what the replacement stands for.
+        self._count += 1 - sum(segment.count(self._first, last) for segment in segments)
+        for segment in segments:
+            self._forget(segment)
+        self._segments[: len(segments)] = [replacement]
+        self._bytes += replacement.size_bytes
+        replacement.close()
+        self._is_folder_synced = False
+        try:
+            self._sync_folder()
+            for segment in segments[1:]:
+                segment.path.unlink()
+        except OSError:
+            pass  # what stays is deleted at the next opening
+        hold_room(self._reserve, self._reserve_bytes)
+
+    def _oldest_segments(self) -> list[Segment]:
+        """The replacement at the beginning, if there is one, and all up to the first segment that can be given up."""
+        for index, segment in enumerate(self._segments):
+            if segment.replaced_through is None and segment.count(self._first, self._next):
+                return self._segments[: index + 1]
+        return []
+
+    # -- closing
+
+    def close(self) -> None:
+        """Sync what the policy asks for, and let others have the folder."""
+        try:
+            if self._lock_fd >= 0:
+                self.sync()
+        finally:
+            self._close_files()
+
+    def _close_files(self) -> None:
+        for segment in self._segments:
+            segment.close()
+        self._active = None
+        self._journal.close()
+        self._released.close()
+        for fd in (self._folder_fd, self._lock_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._folder_fd = self._lock_fd = -1
+
+    def _check_open(self) -> None:
+        if self._lock_fd < 0:
+            raise SpoolUnusable(f"spool {self._folder}: it is closed")
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

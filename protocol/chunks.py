@@ -1,0 +1,160 @@
+"""Records as the cloud computes with them: packed columns of 64-bit numbers, ids included.
+
+A tuple's id in the cloud is one number: that of its stream, then its own. Only the server side imports this module: it
+needs NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.ids import StreamId
+from protocol.wire.columns import Reader, put_varint
+from protocol.wire.errors import MalformedBatch
+from protocol.wire.sections import MOST_NAMES, DeliveryColumns, Kind, ProgressColumns, TupleColumns, decode_section
+
+SEQ_BITS = 36
+_TYPES = ("<i8", "<i4", "|u1")
+
+Numbers = NDArray[np.int64]
+
+
+def cloud_ids(numbers: Numbers, places: Any, seqs: Any) -> Numbers:
+    """Ids of tuples, of the streams at these places."""
+    return np.left_shift(numbers[_array(places)], SEQ_BITS) | _array(seqs)
+
+
+def _array(column: Any) -> Numbers:
+    """A column as NumPy has it, copied only if it is of another width."""
+    found = np.asarray(column)
+    return cast(Numbers, found if found.dtype == np.int64 else found.astype(np.int64))
+
+
+def pack(columns: Sequence[NDArray[Any]]) -> bytes:
+    """Columns, each at a multiple of eight bytes."""
+    head = np.zeros(1 + len(columns), "<i8")
+    parts = [b""]
+    for place, column in enumerate(columns):
+        code = _TYPES.index(column.dtype.str)
+        data = column.tobytes()
+        head[1 + place] = len(column) << 8 | code
+        parts += [data, bytes(-len(data) % 8)]
+    head[0] = len(columns)
+    parts[0] = head.tobytes()
+    return b"".join(parts)
+
+
+def unpack(data: bytes) -> list[NDArray[Any]]:
+    """The columns again, without a copy."""
+    (count,) = np.frombuffer(data, "<i8", 1)
+    at = 8 * (1 + int(count))
+    columns: list[NDArray[Any]] = []
+    for entry in np.frombuffer(data, "<i8", int(count), 8).tolist():
+        column = np.frombuffer(data, _TYPES[entry & 0xFF], entry >> 8, at)
+        columns.append(column)
+        at += column.nbytes + -column.nbytes % 8
+    return columns
+
+
+@dataclass(frozen=True, slots=True)
+class SourceChunk:
+    """Source tuples that contributed to something: told once each."""
+
+    id: Numbers
+    ts: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryChunk:
+    """Deliveries; the origins of all of them follow one another. `remote` is 1 for an origin behind another agent's
+    Send, `more` for a delivery of which a later one tells further origins."""
+
+    id: Numbers
+    ts: Numbers
+    count: NDArray[np.int32]
+    more: NDArray[np.uint8]
+    origin_id: Numbers
+    origin_ts: Numbers
+    remote: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressChunk:
+    """Promises of streams, by their numbers."""
+
+    stream: Numbers
+    watermark: Numbers
+    hold: Numbers
+
+
+def pack_sources(section: TupleColumns, numbers: Numbers) -> bytes:
+    """Ids and times of source tuples."""
+    return pack([cloud_ids(numbers, section.stream, section.seq), _array(section.ts)])
+
+
+def pack_deliveries(section: DeliveryColumns, numbers: Numbers) -> bytes:
+    """Deliveries and their origins."""
+    of = _array(section.origin_stream)
+    return pack(
+        [
+            cloud_ids(numbers, section.stream, section.seq),
+            _array(section.ts),
+            np.asarray(section.counts).astype("<i4"),
+            np.asarray(section.more).astype("u1"),
+            cloud_ids(numbers, of >> 1, section.origin_seq),
+            _array(section.origin_ts),
+            (of & 1).astype("u1"),
+        ]
+    )
+
+
+def pack_progress(section: ProgressColumns, numbers: Numbers) -> bytes:
+    """Promises."""
+    return pack([numbers[_array(section.stream)], _array(section.watermark), _array(section.hold)])
+
+
+def read_sources(data: bytes) -> SourceChunk:
+    """What `pack_sources` made."""
+    return SourceChunk(*unpack(data))
+
+
+def read_deliveries(data: bytes) -> DeliveryChunk:
+    """What `pack_deliveries` made."""
+    return DeliveryChunk(*unpack(data))
+
+
+def read_progress(data: bytes) -> ProgressChunk:
+    """What `pack_progress` made."""
+    return ProgressChunk(*unpack(data))
+
+
+def pack_payloads(kind: Kind, numbers: Numbers, section: bytes) -> bytes:
+    """What tuples said: the agent's own section, and the numbers of the streams that it names."""
+    out = bytearray((kind,))
+    put_varint(out, len(numbers))
+    return bytes(out) + numbers.astype("<i8").tobytes() + section
+
+
+def payload_section(data: bytes) -> tuple[Kind, bytes]:
+    """The agent's own section again, and what it is of."""
+    reader = Reader(data, 1)
+    reader.take(8 * reader.varint(MOST_NAMES))
+    return Kind(data[0]), reader.take(reader.left)
+
+
+def read_payloads(data: bytes) -> Iterator[tuple[int, Any]]:
+    """Ids and values of tuples."""
+    reader = Reader(data, 1)
+    numbers = np.frombuffer(reader.take(8 * reader.varint(MOST_NAMES)), "<i8")
+    kind, raw = payload_section(data)
+    section = decode_section(kind, raw, StreamId("", 0, ""))
+    if not isinstance(section, TupleColumns):
+        raise MalformedBatch(f"section {kind} has no payloads")
+    ids = cloud_ids(numbers, section.stream, section.seq).tolist()
+    for place, each in enumerate(ids):
+        yield each, section.payload(place)
