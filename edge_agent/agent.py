@@ -12,26 +12,32 @@ import re
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
 from time import monotonic, time_ns
-from typing import Any
+from typing import Any, cast
 
 from edge_agent.config import ConfigError, Settings, load_settings
 from edge_agent.epoch import begin_epoch
 from edge_agent.grouping import size_of
-from edge_agent.lanes import Lane, Uplink
+from edge_agent.lanes import CrossingLane, Lane, Uplink
 from edge_agent.memory import Memory
 from edge_agent.outbox import Outbox
+from edge_agent.receiving import Receiving
 from edge_agent.recovery import close_journal, gap_after_crash
-from edge_agent.spool import Spool, SpoolLocked
-from edge_agent.transport import Client, Message
-from protocol.records import Declared, End, Status
-from protocol.topics import AGENT_NAME, down_topic, up_topic
-from protocol.wire.answers import Answer, Logged, decode_answer
+from edge_agent.send_streams import SendStream
+from edge_agent.spool import Spool, SpoolError, SpoolLocked
+from edge_agent.transport import Client, Message, TransportError
+from protocol.ids import StreamId
+from protocol.plan import PlanDocument
+from protocol.records import Declared, End, Gap, Origin, Received, Status
+from protocol.topics import AGENT_NAME, down_topic, tuples_topic, up_topic
+from protocol.wire.answers import Answer, Logged, Taken, decode_answer, encode_answer
+from protocol.wire.batch import unframe
+from protocol.wire.crossing import Crossing, decode_crossing, packed
 from protocol.wire.errors import MalformedBatch
 from protocol.wire.sections import Kind, Pending, pending
 from protocol.wire.values import Packer
@@ -50,12 +56,13 @@ class Agent:
     It is what `threadline-agent run` hands to `main(agent)`, and what the capture API uses.
     """
 
-    def __init__(self, settings: Settings, plan: str | None = None) -> None:
+    def __init__(self, settings: Settings, plan: PlanDocument | None = None) -> None:
         if not settings.gateways:
             raise ConfigError("no gateway: set THREADLINE_GATEWAY or give --gateway HOST:PORT")
         self.settings = settings
         self.name = settings.name
         self.durable = settings.durable
+        self.strict = settings.strict
         self.packer = Packer(strict=settings.strict)
         self.folder = Path(settings.spool)
         self._keys = count()
@@ -70,16 +77,27 @@ class Agent:
         self.put = self._outbox.put
         self.flush = self._outbox.flush
         if plan is not None:
-            self.emit(Declared(plan))
+            self.emit(Declared(plan.to_json()))
         if gap is not None:
             self.emit(gap)
         self._client = Client(settings.gateways, self.name, keep_alive_s=settings.keep_alive_s)
         self._uplink = Uplink(self.name, self._spool, self._publisher(up_topic(self.name)), settings.window)
-        self._lanes: list[Lane] = [self._uplink]
+        self._lanes: dict[str, Lane] = {up_topic(self.name): self._uplink}
         self._outbox.given_up = self._uplink.given_up
+        self._sends: dict[str, SendStream] = {}
+        self._crossing_lanes: dict[str, CrossingLane] = {}
+        last = self._memory.last
+        self._outbox.state.positions = {} if last is None else last.positions
+        self._receiving = Receiving(self._outbox.state.positions)
+        self._receives: list[tuple[str, str]] = []
+        self.arrival = threading.Condition()
+        self.arrived: deque[Crossing] = deque()
+        """What other agents have sent, for whoever holds `arrival` and runs the plan; say `took` afterwards."""
+        if plan is not None:
+            self._join(plan)
         self._inbox: deque[Callable[[float], None]] = deque()
         self._status_at = self._file_at = 0.0
-        self._stopping = False
+        self._stopping = self._finishing = False
         self.operators: Callable[[], dict[str, tuple[int, int, int, int]]] = dict
         self._thread = threading.Thread(target=self._run, name=f"agent {self.name}", daemon=True)
 
@@ -87,8 +105,26 @@ class Agent:
         """Begin to write and to send."""
         self._client.start()
         self._client.subscribe(down_topic(self.name), self._on_down, qos=1)
+        for sender, stream in self._receives:
+            self._client.subscribe(tuples_topic(sender, stream), partial(self._on_crossing, sender, stream), qos=1)
         self._thread.start()
         return self
+
+    def _join(self, plan: PlanDocument) -> None:
+        """The streams that lead to other agents, and those that come from them."""
+        for node in plan.nodes:
+            if node.operator == "receive":
+                self._receives.append((cast(str, node.parameters["sender"]), cast(str, node.parameters["stream"])))
+            elif node.operator == "send":
+                name, receivers = node.name, cast("list[str]", node.parameters["to"])
+                stream = StreamId(self.name, self.epoch.counter, name, self.epoch.nonce)
+                sending = self._sends[name] = SendStream(stream, self.folder, self.settings)
+                topic = tuples_topic(self.name, name)
+                lane = CrossingLane(
+                    self.name, sending.spool, sending.spool_id, receivers, self._publisher(topic), self.settings.window
+                )
+                sending.given_up = lane.given_up
+                self._lanes[topic] = self._crossing_lanes[name] = lane
 
     # What the program and its plan say
 
@@ -107,6 +143,25 @@ class Agent:
             part = (*row[:6], origins[at : at + _MOST_ORIGINS], more)
             self.put(part, _ROW_BYTES + size_of(part))
 
+    def transmit(
+        self, stream: StreamId, tuples: list[tuple[int, Any, Origin]], watermark: int, hold: int, idle: bool
+    ) -> None:
+        """What a Send of the plan says to other agents; it leaves when the deliveries before it are on disk."""
+        rows = packed(tuples, self.packer)
+        size = sum([_ROW_BYTES + len(data) for _, (_, data), _ in rows])
+
+        def leave() -> None:
+            self._sends[stream.name].add(rows, watermark, hold, idle, monotonic())
+
+        self._outbox.after(leave, size)
+
+    def took(self, crossings: Sequence[Crossing]) -> None:
+        """These crossings went through the plan: their senders may forget them when what came of them is on disk."""
+        last = {(each.stream.agent, each.stream.name): each for each in crossings}
+        for (sender, stream), crossing in last.items():
+            self.emit(Received(sender, stream, crossing.spool, crossing.seq + 1))
+            self._outbox.after(partial(self._taken, sender, stream, crossing.spool, crossing.seq + 1))
+
     # The thread
 
     def _run(self) -> None:
@@ -116,14 +171,25 @@ class Agent:
                 while self._inbox:
                     self._inbox.popleft()(now)
                 until = self._outbox.step(now)
-                for lane in self._lanes:
-                    until = min(until, lane.step(now))
+                until = min(until, self._step_lanes(now))
                 until = min(until, self._report(now))
                 if not self._inbox:
                     self._outbox.wait(until)
         except Exception:
             _LOG.exception("the agent stopped by a defect agent=%s", self.name)
             self._outbox.close()
+
+    def _step_lanes(self, now: float) -> float:
+        until = _NEVER
+        for send in self._sends.values():
+            try:
+                until = min(until, send.step(now, self._finishing))
+            except SpoolError as error:
+                _LOG.warning("what is sent to other agents waits stream=%s error=%s", send.stream, error)
+                until = min(until, now + 1.0)
+        for lane in self._lanes.values():
+            until = min(until, lane.step(now))
+        return until
 
     def _tell(self, news: Callable[[float], None]) -> None:
         """On any thread: something for the agent's thread to do."""
@@ -140,7 +206,7 @@ class Agent:
         return publish
 
     def _over(self, topic: str, number: int, now: float) -> None:
-        self._uplink.over(number, now)
+        self._lanes[topic].over(number, now)
 
     def _on_down(self, message: Message) -> None:
         try:
@@ -153,6 +219,49 @@ class Agent:
     def _answered(self, answer: Answer, now: float) -> None:
         if isinstance(answer, Logged):
             self._uplink.logged(answer, now)
+        elif answer.stream in self._crossing_lanes:
+            self._crossing_lanes[answer.stream].taken(answer, now)
+
+    def _on_crossing(self, sender: str, stream: str, message: Message) -> None:
+        try:
+            oldest, data = unframe(message.payload, sender)
+            crossing = decode_crossing(data, sender, stream)
+        except MalformedBatch as error:
+            _LOG.warning("ignored what is no crossing agent=%s sender=%s error=%s", self.name, sender, error)
+        else:
+            self._tell(partial(self._crossed, crossing, oldest))
+
+    def _crossed(self, crossing: Crossing, oldest: bool, now: float) -> None:
+        ready, missing = self._receiving.arrived(crossing, oldest)
+        sender, stream = crossing.stream.agent, crossing.stream.name
+        if missing or any(each.lost for each in ready):
+            lost = sum([each.lost for each in ready])
+            reason = f"given up by {sender}: {missing} messages, {lost} tuples of {stream}"
+            _LOG.error("%s agent=%s", reason, self.name)
+            self.emit(Gap(reason, crossing.stream.epoch, crossing.stream.nonce))
+        if ready:
+            with self.arrival:
+                self.arrived.extend(ready)
+                self.arrival.notify_all()
+        else:
+            self._answer_again(sender, stream)
+
+    def _answer_again(self, sender: str, stream: str) -> None:
+        """Something came twice: the sender may not know that it was taken."""
+        position = self._outbox.state.positions.get(f"{sender}/{stream}")
+        if position is not None:
+            self._send_taken(sender, stream, *position)
+
+    def _taken(self, sender: str, stream: str, spool: int, next_seq: int) -> None:
+        self._outbox.state.positions[f"{sender}/{stream}"] = [spool, next_seq]
+        self._send_taken(sender, stream, spool, next_seq)
+
+    def _send_taken(self, sender: str, stream: str, spool: int, next_seq: int) -> None:
+        answer = encode_answer(Taken(self.name, stream, spool, next_seq), sender)
+        try:
+            self._client.publish(down_topic(sender), answer, self.settings.qos)
+        except TransportError as error:  # it is asked for again
+            _LOG.debug("no answer agent=%s reason=%s", self.name, error)
 
     # How it is
 
@@ -217,9 +326,10 @@ class Agent:
         """Say the end, try for so long to have everything acknowledged, and stop. Returns how many batches are left for
         the next start."""
         if self._stopping:
-            return self._spool.count
+            return self.left
         deadline = monotonic() + timeout
         self.emit(End(time_ns() // 1_000_000))
+        self._finishing = True
         self._outbox.finish()
         try:
             self.flush(max(1.0, timeout))
@@ -228,7 +338,7 @@ class Agent:
         drained = threading.Event()
 
         def look(now: float) -> None:
-            if self._spool.count == 0:
+            if self.left == 0:
                 drained.set()
 
         while not drained.wait(0.02) and monotonic() < deadline and self._thread.is_alive():
@@ -238,14 +348,21 @@ class Agent:
         self._outbox.wake()
         self._thread.join(5.0)
         self._client.close(timeout=1.0)
-        left = self._spool.count
+        left = self.left
         try:
             (self.folder / "status.json").write_text(json.dumps({**self.status(), "pid": None}))
         except OSError:
             pass
+        for send in self._sends.values():
+            send.close()
         self._spool.close()
         self._memory.close()
         return left
+
+    @property
+    def left(self) -> int:
+        """Batches and crossings that were not acknowledged yet."""
+        return self._spool.count + sum([send.spool.count for send in self._sends.values()])
 
     def __enter__(self) -> Agent:
         return self.start()
@@ -261,7 +378,7 @@ def default_agent() -> Agent:
     """
     settings = load_settings()
     name = settings.name or host_name()
-    folder = Path(settings.spool) if settings.spool else _state_folder() / name
+    folder = Path(settings.spool) if settings.spool else state_folder() / name
     for number in range(1, _MOST_SIBLINGS):
         suffix = "" if number == 1 else f"-{number}"
         own = replace(settings, name=f"{name[: 23 - len(suffix)]}{suffix}", spool=f"{folder}{suffix}")
@@ -278,5 +395,6 @@ def host_name() -> str:
     return name if re.fullmatch(AGENT_NAME, name) else "agent"
 
 
-def _state_folder() -> Path:
+def state_folder() -> Path:
+    """Where agents keep their spools if they are not told."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "threadline"

@@ -38,6 +38,11 @@ class App:
         if self.main is None and self._build is None:
             raise AppError(f"{path} defines neither build() nor main(agent)")
 
+    @property
+    def has_plan(self) -> bool:
+        """Whether there is a build()."""
+        return self._build is not None
+
     def build(self) -> Plan:
         """A new plan, which has passed its own check."""
         from edge_agent.stream import Plan

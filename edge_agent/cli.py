@@ -1,4 +1,4 @@
-"""The `threadline-agent` command: look at the plan of an app file, or run it in this process.
+"""The `threadline-agent` command: look at the plan of an app file, run it here or as an agent, see how an agent is.
 
 Commands import what they need when they run, so that `--help` is quick on a small board.
 """
@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType
 
+    from edge_agent.config import Settings
     from edge_agent.stream import Plan
 
+_DRAIN_HELP = "how long to wait at the end until everything is acknowledged (default: 10)"
 _EPILOG = """\
 An app file is a Python file with a function build() that returns a Plan:
 
@@ -181,6 +183,73 @@ def _plan(arguments: argparse.Namespace, signals: Signals) -> int:
 
 
 def _run(arguments: argparse.Namespace, signals: Signals) -> int:
+    from edge_agent.config import ConfigError, load_settings
+
+    try:
+        settings = load_settings(
+            arguments.config, name=arguments.name, gateway=arguments.gateway, spool=arguments.spool
+        )
+    except ConfigError as error:
+        raise _Refused(str(error)) from error
+    if settings.gateway:
+        return _run_connected(arguments, settings)
+    for option in ("name", "spool", "config"):
+        if getattr(arguments, option):
+            raise _Refused(f"--{option} is for an agent, and there is no gateway: give --gateway HOST:PORT")
+    return _run_here(arguments, signals)
+
+
+def _run_connected(arguments: argparse.Namespace, settings: Settings) -> int:
+    import logging
+
+    from edge_agent.app_file import load
+    from edge_agent.config import ConfigError
+    from edge_agent.connected_run import ConnectedRun
+    from edge_agent.report import printable
+    from edge_agent.spool import SpoolError
+    from edge_agent.stream import StreamError
+
+    for option in ("sink", "limit"):
+        if getattr(arguments, option):
+            raise _Refused(f"--{option} is for a run without a gateway: with one, nothing is printed")
+    logging.basicConfig(level=logging.INFO, format="threadline-agent: %(levelname)s %(message)s", stream=sys.stderr)
+    try:
+        run = ConnectedRun(load(arguments.app), settings, arguments.provenance)
+    except (ConfigError, SpoolError, OSError) as error:
+        raise _Refused(str(error)) from error
+    code = 0
+    try:
+        run.run(_say)
+    except _Signalled as stop:
+        _say(f"stopped by {signal.Signals(stop.number).name}")
+        code = 128 + stop.number
+    except StreamError as error:
+        _say(printable(str(error)), error=error if arguments.traceback else None)
+        code = 1
+    except SystemExit as leaving:
+        _say(f"the app called sys.exit({leaving.code!r}), which ended the run")
+        code = 1
+    except Exception as error:
+        _say(f"the app raised {type(error).__name__}: {printable(str(error))}", error=error)
+        code = 1
+    _say(run.close(arguments.drain))
+    return code
+
+
+def _status(arguments: argparse.Namespace, signals: Signals) -> int:
+    from edge_agent.agent_status import StatusError, read_status, status_text
+    from edge_agent.config import ConfigError, load_settings
+
+    try:
+        settings = load_settings(arguments.config, name=arguments.name, spool=arguments.spool)
+        status = read_status(settings)
+    except (ConfigError, StatusError) as error:
+        raise _Refused(str(error)) from error
+    signals.print(status_text(status, as_json=arguments.format == "json"), _standard_output())
+    return 0
+
+
+def _run_here(arguments: argparse.Namespace, signals: Signals) -> int:
     from edge_agent.collector import relax_collector
     from edge_agent.report import LimitReached, Printer, printable
     from edge_agent.stream import Engine, Feeder, StreamError
@@ -253,6 +322,16 @@ def _say(text: str, error: BaseException | None = None) -> None:
         _abandon(sys.stderr)
 
 
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return seconds
+
+
 def _positive(text: str) -> int:
     try:
         number = int(text) if text.isascii() and text.isdigit() else 0
@@ -308,7 +387,29 @@ def _parser() -> argparse.ArgumentParser:
         default="text",
         help="a readable block per delivery, or a line of JSON (default: text)",
     )
+    agent = run.add_argument_group(
+        "as an agent",
+        "With a gateway the app's plan and its main(agent) run as an agent: nothing is printed, everything is kept on "
+        "disk until the cloud has acknowledged it. SIGTERM ends it cleanly.",
+    )
+    agent.add_argument("--gateway", metavar="HOST:PORT", help="the MQTT-SN gateway, or several, with commas")
+    agent.add_argument("--drain", metavar="SECONDS", type=_seconds, default=10.0, help=_DRAIN_HELP)
     run.set_defaults(call=_run)
+
+    status = commands.add_parser(
+        "status",
+        help="show how an agent on this machine is",
+        description="Show spool, acknowledgements, drops and link of an agent, running or not.",
+    )
+    status.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    status.set_defaults(call=_status)
+
+    for group in (agent, status):
+        group.add_argument("--name", metavar="NAME", help="the agent's name (default: the machine's)")
+        group.add_argument(
+            "--spool", metavar="DIR", help="where it keeps its records (default: by its name, in the state folder)"
+        )
+        group.add_argument("--config", metavar="FILE", help="a TOML file of settings")
 
     for command in (plan, run):
         command.add_argument("app", metavar="APP.py", help="the app file")

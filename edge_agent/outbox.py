@@ -13,6 +13,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import monotonic
 
 from edge_agent.config import Settings
@@ -44,11 +45,13 @@ def events_in(rows: Sequence[Pending]) -> int:
     return sum([row[0] is Kind.EVENT for row in rows])
 
 
-class _Flush:
-    """A caller waits until everything before it is safe."""
+@dataclass(slots=True)
+class _After:
+    """Something to do when everything before it is on disk. `durable`: also safe from a power cut."""
 
-    def __init__(self) -> None:
-        self.done = threading.Event()
+    action: Callable[[], object]
+    size: int
+    durable: bool
 
 
 class _Dropped:
@@ -68,7 +71,7 @@ class _Dropped:
             self.tuples[row[1].name] = first, row[2]
 
 
-_Queued = Pending | _Dropped | _Flush
+_Queued = Pending | _Dropped | _After
 
 
 class Outbox:
@@ -98,7 +101,7 @@ class Outbox:
         self._group = Group(settings)
         self._leaving = Group(settings)
         self._journaled = 0  # so many records of the group are in the journal
-        self._flushes: list[_Flush] = []
+        self._afters: deque[_After] = deque()
         self._flush_at = _NEVER
         self._retry_at = 0.0
 
@@ -115,14 +118,26 @@ class Outbox:
                 self._parked = False
                 self._condition.notify_all()
 
+    def after(self, action: Callable[[], object], size: int = 0) -> None:
+        """Have the writing thread do something when everything put so far is on disk. If that fails for want of room,
+        it is done again later."""
+        with self._condition:
+            if self._held_bytes + size > self._settings.memory_bytes:
+                self._make_room(size)
+            self._queue.append((_After(action, size, False), size))
+            self._held_bytes += size
+            if self._parked:
+                self._parked = False
+                self._condition.notify_all()
+
     def flush(self, timeout: float | None = None) -> None:
         """Return when everything put so far is on disk, safe from a power cut."""
-        waiting = _Flush()
+        done = threading.Event()
         with self._condition:
-            self._queue.append((waiting, 0))
+            self._queue.append((_After(done.set, 0, True), 0))
             self._urgent = True
             self._condition.notify_all()
-        if not waiting.done.wait(timeout):
+        if not done.wait(timeout):
             raise TimeoutError(f"not on disk after {timeout} s: {self.trouble or 'the disk is slow'}")
 
     def finish(self) -> None:
@@ -167,19 +182,20 @@ class Outbox:
     def _drop(self) -> bool:
         """The oldest records in the queue, an eighth of the memory at a time; a note takes their place."""
         note = _Dropped()
-        flushes: list[tuple[_Queued, int]] = []
+        kept: list[tuple[_Queued, int]] = []
         goal = self._held_bytes - self._settings.memory_bytes // 8
         while self._queue and self._held_bytes > goal:
             row, size = self._queue.popleft()
+            if isinstance(row, _After):
+                kept.append((row, size))
+                continue
             self._held_bytes -= size
             if isinstance(row, _Dropped):
                 note = row
-            elif isinstance(row, _Flush):
-                flushes.append((row, size))
             elif row[0] is not Kind.PROGRESS:  # the next one says all that this one said
                 note.add(row)
                 self.dropped += 1
-        self._queue.extendleft(reversed(flushes))
+        self._queue.extendleft(reversed(kept))
         if note.count:
             self._queue.appendleft((note, 0))
         return bool(note.count)
@@ -201,7 +217,7 @@ class Outbox:
             return self._retry_at
         if self._queue and self._flush_at == _NEVER:
             self._flush_at = now + self._settings.flush_s
-        if self._urgent or now >= min(self._flush_at, self._closing_at()) or self._taken:
+        if self._urgent or now >= min(self._flush_at, self._closing_at()) or self._taken or self._afters:
             try:
                 self._write(now)
             except (SpoolError, OSError) as error:
@@ -234,19 +250,19 @@ class Outbox:
         if now >= self._closing_at() or self._finishing:
             self._close(self._group)
         self._journal()
-        durable = bool(self._flushes)
+        durable = any(after.durable for after in self._afters)
         if durable or self._settings.fsync == "interval":
             self._spool.sync(force=durable)
         self._memory.keep(self.state, durable=durable or self._settings.fsync != "never")
-        for waiting in self._flushes:
-            waiting.done.set()
-        self._flushes.clear()
+        while self._afters:
+            self._afters[0].action()
+            self._free(self._afters.popleft().size)
         self._flush_at = _NEVER
 
     def _sort_in(self, row: _Queued, size: int, now: float) -> None:
         """A record into its group, and the group into a batch if that is enough."""
-        if isinstance(row, _Flush):
-            self._flushes.append(row)
+        if isinstance(row, _After):
+            self._afters.append(row)
             return
         group = self._group
         if isinstance(row, _Dropped):

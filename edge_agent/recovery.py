@@ -6,7 +6,7 @@ import logging
 
 from edge_agent.memory import Progressed
 from edge_agent.spool import Spool, SpoolFull
-from protocol.records import Delivery, End, Gap, Progress, SourcePayload
+from protocol.records import Delivery, End, Gap, Progress, Received, SourcePayload
 from protocol.wire.batch import close_batch, decode_batch, read_header
 from protocol.wire.compression import decompress
 from protocol.wire.errors import MalformedBatch
@@ -64,6 +64,8 @@ def _go_on(last: Progressed, data: bytes, agent: str) -> None:
             last.progress[record.stream.name] = [record.watermark, record.hold]
         elif isinstance(record, (SourcePayload, Delivery)):
             last.next_seqs[record.stream.name] = record.seq + 1
+        elif isinstance(record, Received):
+            last.positions[f"{record.sender}/{record.stream}"] = [record.spool, record.next_seq]
         elif isinstance(record, End):
             last.ended = True
         elif hasattr(record, "number"):

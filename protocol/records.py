@@ -187,6 +187,17 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
+class Received:
+    """How much an agent has taken over of what another one sends it: told with what came of it, so that neither a tuple
+    is taken twice nor its results are lost. `spool` says what `next_seq` counts in."""
+
+    sender: str
+    stream: str
+    spool: int
+    next_seq: int
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """How the agent is: told every few seconds. `clock_ms` is the device's own idea of the time."""
 

@@ -109,9 +109,9 @@ class ShardWriter:
                 self._published = opened.enter_context(closing(PublishedPosition(self._folder)))
                 self._extent, self.repair = _repaired(self._folder, self._published.position)
                 self._tail_end = self._extent.end
-                self._published.publish(self._extent.end)
                 sync_folder(folder)
                 sync_folder(self._folder)
+                self._published.publish(self._extent.end)
             except OSError as error:
                 raise self._unwritable(error) from error
             self._opened = opened.pop_all()
@@ -316,11 +316,10 @@ def _repaired(shard: Path, published: Position) -> tuple[_Extent, Repair]:
             cut_bytes += excess_bytes
             last = _Extent(0)
             continue
-        if excess_bytes:
-            cut_bytes += excess_bytes
-            with path.open("r+b") as handle:
-                handle.truncate(last.end_bytes)
-                os.fsync(handle.fileno())
+        cut_bytes += excess_bytes
+        with path.open("r+b") as handle:
+            handle.truncate(last.end_bytes)
+            os.fsync(handle.fileno())  # a killed writer may have written a whole commit without syncing it
         break
     if cut_bytes:
         log.warning("cut what a crash left shard=%s segment=%d bytes=%d", shard.name, last.number, cut_bytes)

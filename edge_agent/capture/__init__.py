@@ -2,7 +2,7 @@
 
 from edge_agent.capture.data import Data
 from edge_agent.capture.decorator import task
-from edge_agent.capture.misuse import CaptureError
+from edge_agent.capture.errors import CaptureError
 from edge_agent.capture.process import close, counts, flush, use
 from edge_agent.capture.recorder import Recorder
 from edge_agent.capture.tasks import Task

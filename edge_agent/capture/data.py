@@ -7,11 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from edge_agent.capture.errors import error_text
 from edge_agent.capture.given import linked, several, size_of, text_of
 from edge_agent.capture.misuse import misuse
 from protocol.wire.values import PLACEHOLDER, TOO_LARGE, Packed, Packer, Unserialisable
 
-MOST_ROW_BYTES = 48 * 1024  # a row is never divided, and a datagram has to hold it
+MOST_ROW_BYTES = 40 * 1024  # a row is never divided, and a datagram has to hold it
 _CHECKED_FROM = MOST_ROW_BYTES // 4  # sizes are in characters, and a character has up to four bytes
 _ITEM_BYTES = 16
 
@@ -98,7 +99,9 @@ def _packed_or_replaced(value: Any, packer: Packer) -> Packed:
         raise
     except Exception as error:
         name = type(value).__qualname__
-        misuse.tell("unserialisable", f"a {name} raised {error!r} while it was captured: it is left out", error)
+        misuse.tell(
+            "unserialisable", f"a {name} raised {error_text(error)!r} while it was captured: it is left out", error
+        )
         packer.replaced += 1
         return None, packer.encode({PLACEHOLDER: name})
 

@@ -1,4 +1,4 @@
-"""What users give, as what a row can hold: an id as a text, one or several as a sequence, an error as one line."""
+"""What users give, as what a row can hold: an id as a text, one or several as a sequence."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from zlib import crc32
 
+from edge_agent.capture.errors import error_text
 from edge_agent.capture.misuse import misuse
 
 MOST_ID = 1024
-MOST_ERROR = 500
-MOST_LINKS_BYTES = 16 * 1024
+MOST_LINKS_BYTES = 12 * 1024
 SURELY_FIT = MOST_LINKS_BYTES // (4 * MOST_ID + 16)
 
 
@@ -25,20 +25,6 @@ def size_of(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "backslashreplace"))
 
 
-def error_text(error: BaseException | str | None) -> str:
-    """ "Type: text", as the last line of a traceback has it. None, that nothing went wrong, is ""."""
-    if error is None:
-        return ""
-    if isinstance(error, str):
-        return error[:MOST_ERROR] or "failed"
-    name = type(error).__qualname__
-    try:
-        said = str(error)
-    except Exception:  # an exception of the user's that cannot even say what it is
-        said = ""
-    return (f"{name}: {said}" if said else name)[:MOST_ERROR]
-
-
 def several(given: Any) -> Sequence[Any]:
     """One thing, several or none (None) as a sequence. What comes before an exception of an iterator is kept."""
     if given is None:
@@ -51,9 +37,8 @@ def several(given: Any) -> Sequence[Any]:
     try:
         found.extend(given)
     except Exception as error:
-        misuse.tell(
-            "iteration", f"a {type(given).__qualname__} raised {error!r} after {len(found)} of its parts", error
-        )
+        what = f"a {type(given).__qualname__} raised {error_text(error)!r} after {len(found)} of its parts"
+        misuse.tell("iteration", what, error)
     return found
 
 

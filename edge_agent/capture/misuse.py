@@ -9,13 +9,10 @@ import logging
 import os
 import threading
 
+from edge_agent.capture.errors import CaptureError, error_text
 from protocol.wire.values import Unserialisable
 
 _LOG = logging.getLogger("edge_agent.capture")
-
-
-class CaptureError(Exception):
-    """In strict mode: the capture API was used in a way that means nothing."""
 
 
 class Misuse:
@@ -30,17 +27,20 @@ class Misuse:
         """Note one case of a kind; `text` says what it was and what happens instead."""
         if self.strict:
             raise CaptureError(text) from cause
-        with self._lock:
-            known = self.counts.get(kind, 0)
-            self.counts[kind] = known + 1
-        if not known:
+        if self.count(kind) == 1:
             _LOG.warning("%s (further ones are only counted) kind=%s", text, kind)
+
+    def count(self, kind: str) -> int:
+        """One more of a kind; returns how many that makes."""
+        with self._lock:
+            found = self.counts[kind] = self.counts.get(kind, 0) + 1
+        return found
 
     def lost(self, what: str, error: Exception) -> None:
         """Something could not be recorded, whatever the reason."""
         if self.strict or isinstance(error, Unserialisable):
             raise error
-        self.tell("not_recorded", f"{what} could not be recorded: {error!r}")
+        self.tell("not_recorded", f"{what} could not be recorded: {error_text(error)}")
 
     def forked(self) -> None:
         """In a child process, whose parent may have held the lock."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from itertools import count
 from typing import Any, Protocol
 
+from edge_agent.capture.misuse import misuse
 from protocol.wire.values import Packer
 
 Row = tuple[Any, ...]
@@ -34,16 +34,16 @@ class Nowhere:
 
     def __init__(self) -> None:
         self.packer = Packer()
-        self.discarded = 0
         self._keys = count()
-        self._lock = threading.Lock()
 
     def put(self, row: Row, size: int) -> None:
-        with self._lock:
-            self.discarded += 1
+        misuse.count("discarded")
 
     def new_key(self) -> int:
         return next(self._keys)
 
     def flush(self, timeout: float | None = None) -> None:
         """There is nothing to wait for."""
+
+
+NOWHERE = Nowhere()

@@ -1,6 +1,6 @@
-"""A workflow in one process: its key there, the keys of its tasks, and the way to the recorder.
+"""A workflow as one recorder knows it: its key there, and the keys of its tasks.
 
-Keys mean something to one recorder only. So what has a key also has the run that gave it.
+Keys mean something to that recorder only. So what has a key also has the run that gave it.
 """
 
 from __future__ import annotations

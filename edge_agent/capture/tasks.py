@@ -8,9 +8,10 @@ from typing import Any
 
 from edge_agent.capture.current import current, enter, leave
 from edge_agent.capture.data import DataGiven, Item, fitted, packed_items
-from edge_agent.capture.given import SURELY_FIT, error_text, fitting, several, text_of
+from edge_agent.capture.errors import error_text
+from edge_agent.capture.given import SURELY_FIT, fitting, several, text_of
 from edge_agent.capture.misuse import misuse
-from edge_agent.capture.recorder import Nowhere
+from edge_agent.capture.recorder import NOWHERE
 from edge_agent.capture.run import Run
 from edge_agent.capture.workflow import Workflow
 from protocol.events import UNKNOWN
@@ -87,10 +88,14 @@ class Task:
         return self
 
     def generate(self, data: DataGiven) -> None:
-        """Data that it has generated, with attributes as they are now; it is recorded when the task ends."""
+        """Data that it has generated, with attributes as they are now. It is recorded when the task ends."""
         try:
-            items, _ = packed_items(data, self._run.packer)
-            self._generated = items if self._generated is None else self._generated + items
+            run = self._run
+            items, _ = packed_items(data, run.packer)
+            with run.lock:
+                self._generated = [*(self._generated or ()), *items]
+            if not hasattr(self, "_may_end") and not hasattr(self, "_may_begin"):
+                misuse.tell("generated_too_late", f"task {self._id!r} has ended before: its data is not recorded")
         except Exception as error:
             misuse.lost(f"data of task {self._id!r}", error)
 
@@ -105,7 +110,7 @@ class Task:
             ts = time_ns() // 1_000_000
             if run is not self.workflow._run:
                 misuse.tell(
-                    "task_of_another_process", f"task {self._id!r} was begun before a fork, by the parent process"
+                    "task_left_behind", f"task {self._id!r} was begun with an agent that this process has no more"
                 )
                 return
             try:
@@ -139,7 +144,9 @@ class Task:
         return f"Task({self.id!r}, {self.workflow!r})"
 
     def _moved(self) -> Run:
-        """Made before a fork, begun after it: another agent, so other keys."""
+        """Made with an agent that this process has no more: another agent, so other keys."""
+        if not hasattr(self, "_may_begin"):
+            return self._run
         self._run = run = self.workflow.run()
         self._key = run.new_key()
         self._dependencies = tuple([(id, run.key_of(id)) for id, _ in self._dependencies])
@@ -177,4 +184,7 @@ def _workflow_for(given: Any, task_id: str) -> Workflow:
     misuse.tell(
         "no_workflow", f"task {task_id!r} {what}: give it one, or run it in `with Workflow(...)`, in this thread"
     )
-    return Workflow("nowhere", recorder=Nowhere())
+    return _NOWHERE
+
+
+_NOWHERE = Workflow("nowhere", recorder=NOWHERE)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from time import time_ns
 from types import TracebackType
 from typing import Any
-from weakref import WeakSet
 
 from edge_agent.capture.current import enter, leave
-from edge_agent.capture.given import error_text, text_of
+from edge_agent.capture.errors import error_text
+from edge_agent.capture.given import text_of
 from edge_agent.capture.misuse import misuse
 from edge_agent.capture.process import process
 from edge_agent.capture.recorder import Recorder
@@ -36,9 +34,7 @@ class Workflow:
         self.attributes = attributes
         self._id = text_of(id)
         self._recorder = recorder
-        self._run: Run | None = Run(process.recorder() if recorder is None else recorder)
-        if recorder is None:
-            _of_process.add(self)
+        self._run: Run | None = Run(process.bind(self) if recorder is None else recorder)
 
     def begin(self) -> Workflow:
         """Record that it has begun, with its attributes as they are now."""
@@ -55,7 +51,7 @@ class Workflow:
             run = self.run()
             with run.lock:
                 if run.begun and not run.ended:
-                    text = error_text(error)
+                    text = "" if error is None else error_text(error)
                     row = (_EVENT, _ENDED, time_ns() // 1_000_000, run.key, int(error is not None), text)
                     run.record(row, _ROW_BYTES + len(text))
                     run.ended = True
@@ -78,7 +74,8 @@ class Workflow:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         leave(self, None)
-        if not self.run().ended:
+        run = self._run
+        if run is not None and not run.ended:
             self.end(error=error)
 
     def __str__(self) -> str:
@@ -91,10 +88,10 @@ class Workflow:
         # In another process it is the same workflow, seen by another agent.
         return Workflow, (self.id, self.attributes)
 
-    # For tasks
+    # For tasks and the process
 
     def run(self) -> Run:
-        """Its life in this process."""
+        """Its life with the recorder of now."""
         return self._run or self._next_run()
 
     def begin_once(self, run: Run) -> bool:
@@ -108,23 +105,12 @@ class Workflow:
             run.begun = True
             return True
 
+    def unbind(self) -> None:
+        """Its recorder has ended, or stayed behind in the parent process."""
+        self._run = None
+
     def _next_run(self) -> Run:
-        with _moving:
+        with process.lock:
             if self._run is None:
-                self._run = Run(process.recorder())
+                self._run = Run(process.bind(self))
             return self._run
-
-
-_of_process: WeakSet[Workflow] = WeakSet()
-_moving = threading.Lock()
-
-
-def _forked() -> None:
-    """In a child process: keys, and what was begun, are the parent's."""
-    global _moving  # noqa: PLW0603
-    _moving = threading.Lock()
-    for workflow in _of_process:
-        workflow._run = None
-
-
-os.register_at_fork(after_in_child=_forked)

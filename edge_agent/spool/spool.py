@@ -165,12 +165,8 @@ class Spool:
                 segment.cut()
             if marks is not None:
                 self.recovered_marks = marks
-            if limit is None and not segment.size_bytes:
-                self._next = first  # all that is left of it is its name; the marks of the one before it are the newest
-                try_unlink(path)
-            else:
-                self._segments.append(segment)
-                self._next = segment.next
+            self._segments.append(segment)
+            self._next = segment.next
         self._next = max(self._next, self._first)
 
     def _load_journal(self) -> None:
@@ -358,6 +354,8 @@ class Spool:
     def _delete_released(self) -> None:
         """Delete segments without unreleased entries, but not the newest: its marks may be needed."""
         while len(self._segments) > 1 and self._segments[1].first <= self._first:
+            if len(self._segments) == 2 and not self._segments[1].size_bytes:
+                return  # a power cut has left only the name of the newest
             if not try_unlink(self._segments[0].path):
                 return
             self._forget(self._segments.pop(0))

@@ -27,7 +27,7 @@ from edge_agent.stream.sources import Receive, Source, checked_ts
 from edge_agent.stream.stateless import Filter, FlatMap, Map, Multiplex
 from edge_agent.stream.union import Union
 from protocol.ids import StreamId
-from protocol.plan import PlanError, delays
+from protocol.plan import ORIGINS, PlanError, delays
 from protocol.records import BEGINNING, END_OF_TIME, Origin, Record
 
 
@@ -55,12 +55,14 @@ class Engine:
         *,
         agent: str = "local",
         epoch: int = 0,
+        nonce: int = 0,
         transmit: Transmit | None = None,
     ) -> None:
         self.plan = plan
         self._emit = emit
         self._agent = agent
         self._epoch = epoch
+        self._nonce = nonce
         self._transmit = transmit
         self._lineage = LINEAGES[plan.provenance]()
         self._operators: dict[str, Operator] = {}
@@ -74,12 +76,13 @@ class Engine:
         self._reaching_back: set[str] = set()
         for step in steps:
             self._start(step)
-        # The operators where streams meet, each with the sources of those streams.
-        self._merging: list[tuple[Merging, list[Source]]] = []
-        for name, upstream in _sources_upstream(steps).items():
+        # The operators where streams meet, each with where those streams come from.
+        self._merging: list[tuple[Merging, list[Source | Receive]]] = []
+        for name, upstream in _origins_upstream(steps).items():
             operator = self._operators[name]
             if isinstance(operator, Merging):
-                self._merging.append((operator, [self._sources[source] for source in upstream]))
+                origins = [self._operators[origin] for origin in upstream]
+                self._merging.append((operator, [each for each in origins if isinstance(each, (Source, Receive))]))
         # A list goes through the plan in one call within another; leave the user's functions their own depth.
         sys.setrecursionlimit(max(sys.getrecursionlimit(), 1_000 + 4 * len(steps)))
         # The sinks that may name a source's tuples, and for how long.
@@ -125,6 +128,15 @@ class Engine:
 
         self._step(take)
 
+    @property
+    def receiving(self) -> dict[tuple[str, str], list[str]]:
+        """The streams of other agents that have not ended, as (agent, stream), and the operators that take them."""
+        return {
+            key: [each.name for each in receives]
+            for key, receives in self._receives.items()
+            if receives[0].watermark < END_OF_TIME
+        }
+
     def watermark_of(self, source: str) -> int:
         """What the source has promised."""
         return self._source(source).watermark
@@ -135,7 +147,8 @@ class Engine:
         return sum(merging.waiting() for merging, _ in self._merging)
 
     def ahead(self, many: int) -> set[str]:
-        """The sources whose next items would only wait, for a source further behind, where `many` tuples do already.
+        """The sources and Receives whose next items would only wait, for one further behind, where `many` tuples do
+        already.
 
         Not those that are idle: nobody waits for them, so what they say next would come late if it were left unread.
         """
@@ -208,7 +221,7 @@ class Engine:
         name = node.name
         functions = step.functions
         lineage = self._lineage
-        faults = Faults(StreamId(self._agent, self._epoch, name), step.skip, self._emit)
+        faults = Faults(StreamId(self._agent, self._epoch, name, self._nonce), step.skip, self._emit)
         match node.operator:
             case "source":
                 return self._source_operator(step, faults)
@@ -300,12 +313,12 @@ class Engine:
         return [HoldHistory() if name in self._reaching_back else None for name in step.node.inputs]
 
 
-def _sources_upstream(steps: list[Step]) -> dict[str, set[str]]:
-    """For every operator, the sources whose tuples may reach it."""
+def _origins_upstream(steps: list[Step]) -> dict[str, set[str]]:
+    """For every operator, the sources and Receives whose tuples may reach it."""
     found: dict[str, set[str]] = {}
     for step in steps:
         node = step.node
-        upstream = {node.name} if node.operator == "source" else set()
+        upstream = {node.name} if node.operator in ORIGINS else set()
         found[node.name] = upstream.union(*[found[name] for name in node.inputs])
     return found
 

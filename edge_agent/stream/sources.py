@@ -173,21 +173,23 @@ class Receive(Operator):
 
     def __init__(self, name: str, faults: Faults, lineage: Lineage) -> None:
         super().__init__(name, faults)
+        self.watermark = BEGINNING
+        self.idle = False
         self._lineage = lineage
-        self._watermark = BEGINNING
 
     def take(self, tuples: list[tuple[int, Any, Origin]], watermark: int, hold: int, idle: bool) -> None:
         """The next tuples and the promise that came with them; what breaks an earlier promise is late."""
         self.taken += len(tuples)
         arrived: list[StreamTuple] = []
         for ts, value, origin in tuples:
-            if ts < self._watermark:
-                self.faults.late(ts, value, self._watermark)
+            if ts < self.watermark:
+                self.faults.late(ts, value, self.watermark)
             else:
                 arrived.append(self._lineage.arrived(ts, value, origin))
         self.give(arrived)
-        self._watermark = max(self._watermark, watermark)
-        self.promise(self._watermark, hold, idle)
+        self.watermark = max(self.watermark, watermark)
+        self.idle = idle
+        self.promise(self.watermark, hold, idle)
 
 
 def _unread(items: list[Any], born: list[StreamTuple]) -> list[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +18,10 @@ from protocol.wire.columns import Reader, put_ints, put_signed, put_small, put_v
 from protocol.wire.compression import Codec, best, compress, decompress
 from protocol.wire.errors import MalformedBatch
 from protocol.wire.sections import MOST_RECORDS, Names, read_shapes, read_streams
-from protocol.wire.values import Packer, Shape, names_of, unpacked
+from protocol.wire.values import Packed, Packer, Shape, names_of, unpacked
 
 Crossed = tuple[int, Any, Origin]
+PackedTuple = tuple[int, Packed, Origin]
 # Every agent can read these, whatever it could install.
 _COMMON = frozenset({Codec.NONE, Codec.ZLIB, Codec.ZLIB_DICTIONARY})
 
@@ -27,7 +29,7 @@ _COMMON = frozenset({Codec.NONE, Codec.ZLIB, Codec.ZLIB_DICTIONARY})
 @dataclass(frozen=True, slots=True)
 class Crossing:
     """Tuples as (ts, payload, origin), and what the sender promises after them. `stream` is the delivering stream that
-    they come from, `spool` what the number `seq` counts in."""
+    they come from, `spool` what the number `seq` counts in, `lost` how many tuples before these were given up."""
 
     stream: StreamId
     spool: int
@@ -36,18 +38,28 @@ class Crossing:
     watermark: int
     hold: int
     idle: bool
+    lost: int = 0
+
+
+def packed(tuples: Sequence[Crossed], packer: Packer) -> list[PackedTuple]:
+    """Tuples whose values are bytes from now on."""
+    return [(ts, packer.pack(value), origin) for ts, value, origin in tuples]
 
 
 def encode_crossing(crossing: Crossing, packer: Packer) -> bytes:
     """A crossing as the body of a publish."""
+    return encode_packed(crossing, packed(crossing.tuples, packer))
+
+
+def encode_packed(crossing: Crossing, tuples: Sequence[PackedTuple]) -> bytes:
+    """The same for tuples that are packed already, instead of its own."""
     stream = crossing.stream
     names = Names(stream.agent, stream.nonce)
     columns = bytearray()
-    packed = [packer.pack(value) for _, value, _ in crossing.tuples]
-    put_ints(columns, [ts for ts, _, _ in crossing.tuples])
-    put_small(columns, [names.shape(shape) for shape, _ in packed])
-    put_values(columns, [data for _, data in packed])
-    origins = [origin for _, _, origin in crossing.tuples]
+    put_ints(columns, [ts for ts, _, _ in tuples])
+    put_small(columns, [names.shape(shape) for _, (shape, _), _ in tuples])
+    put_values(columns, [data for _, (_, data), _ in tuples])
+    origins = [origin for _, _, origin in tuples]
     remote = OriginKind.REMOTE
     put_small(columns, [names.stream(origin.stream) << 1 | (origin.kind is remote) for origin in origins])
     put_ints(columns, [origin.seq for origin in origins])
@@ -56,7 +68,8 @@ def encode_crossing(crossing: Crossing, packer: Packer) -> bytes:
     put_signed(body, crossing.watermark)
     put_signed(body, crossing.hold)
     body.append(crossing.idle)
-    put_varint(body, len(crossing.tuples))
+    put_varint(body, crossing.lost)
+    put_varint(body, len(tuples))
     names.put_streams(body)
     names.put_shapes(body)
     body += columns
@@ -78,7 +91,7 @@ def decode_crossing(data: bytes, agent: str, name: str) -> Crossing:
     spool = int.from_bytes(reader.take(8), "little")
     seq = reader.varint(2**62)
     reader = Reader(decompress(reader.take(reader.left), codec))
-    watermark, hold, idle = reader.signed(), reader.signed(), reader.byte()
+    watermark, hold, idle, lost = reader.signed(), reader.signed(), reader.byte(), reader.varint(2**62)
     count = reader.varint(MOST_RECORDS)
     streams, shapes = read_streams(reader, own), read_shapes(reader)
     stamps = reader.ints(count)
@@ -92,7 +105,7 @@ def decode_crossing(data: bytes, agent: str, name: str) -> Crossing:
         (ts, makers[place](data), Origin(kinds[each & 1], streams[each >> 1], number, at))
         for ts, place, data, each, number, at in zip(stamps, places, values, of, seqs, origin_ts, strict=True)
     ]
-    return Crossing(own, spool, seq, tuples, watermark, hold, bool(idle))
+    return Crossing(own, spool, seq, tuples, watermark, hold, bool(idle), lost)
 
 
 def _maker(shape: Shape | None) -> Any:

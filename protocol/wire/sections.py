@@ -27,6 +27,7 @@ from protocol.records import (
     Origin,
     OriginKind,
     Progress,
+    Received,
     Sketch,
     Skipped,
     SourcePayload,
@@ -57,7 +58,7 @@ class Kind(IntEnum):
     SKIPPED = 10
     ASSERTION = 11
     SKETCH = 12
-    CROSSING = 13
+    RECEIVED = 13
     SNAPSHOT = 32
     REGISTER = 33
     RETIRE = 34
@@ -82,6 +83,7 @@ _DOCUMENTS: dict[Kind, type] = {
     Kind.LATE: Late,
     Kind.SKIPPED: Skipped,
     Kind.SKETCH: Sketch,
+    Kind.RECEIVED: Received,
 }
 _KINDS = {kind: code for code, kind in _DOCUMENTS.items()}
 

@@ -1,0 +1,122 @@
+"""Send: tuples on their way into a spool of their own, where they stay until all receivers have them.
+
+Called on the agent's writing thread, when the deliveries of the tuples are on disk.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote
+
+from edge_agent.config import Settings
+from edge_agent.spool import Spool, SpoolFull
+from protocol.ids import StreamId
+from protocol.records import BEGINNING
+from protocol.wire.crossing import Crossing, PackedTuple, decode_crossing, encode_packed
+
+_NEVER = float("inf")
+_TUPLE_BYTES = 24
+_MOST_WAITING = 10_000
+
+
+class SendStream:
+    """One stream that other agents receive."""
+
+    def __init__(self, stream: StreamId, folder: Path, settings: Settings) -> None:
+        self.stream = stream
+        self.lost = 0
+        self.given_up: Callable[[], None] = lambda: None
+        self._settings = settings
+        folder = folder / f"send-{quote(stream.name, safe='')}"
+        self.spool = Spool.open(folder, max_bytes=settings.spool_bytes, fsync=settings.fsync)
+        self.spool_id = _spool_id(folder / "id")
+        self._tuples: list[PackedTuple] = []
+        self._sent_watermark = BEGINNING
+        self._promise = (BEGINNING, BEGINNING, False)
+        self._since: float | None = None
+
+    def add(self, tuples: list[PackedTuple], watermark: int, hold: int, idle: bool, now: float) -> None:
+        """Tuples, and the promise after them. SpoolFull if there is no more room, nothing was taken then."""
+        if len(self._tuples) > _MOST_WAITING:
+            raise SpoolFull(f"what {self.stream} sends waits for its receivers")
+        self._tuples += tuples
+        if (watermark, hold, idle) != self._promise and self._since is None:
+            self._since = now
+        self._promise = watermark, hold, idle
+
+    def step(self, now: float, hurry: bool = False) -> float:
+        """Write what is to be written by now. A promise alone waits for company as long as a batch does."""
+        due = _NEVER if self._since is None else self._since + self._settings.batch_age_s
+        if self._tuples or now >= due or (hurry and self._since is not None):
+            self._write()
+            self._since = None
+            return _NEVER
+        return due
+
+    def _write(self) -> None:
+        watermark, hold, idle = self._promise
+        while True:
+            count = self._fitting()
+            last = count == len(self._tuples)
+            # What follows in another crossing may be as old as what was promised before all of them.
+            promised = watermark if last else self._sent_watermark
+            number = self.spool.next
+            crossing = Crossing(self.stream, self.spool_id, number, [], promised, hold, idle and last)
+            self._append(encode_packed(crossing, self._tuples[:count]))
+            del self._tuples[:count]
+            self._sent_watermark = promised
+            if last:
+                self.spool.sync()
+                return
+
+    def _fitting(self) -> int:
+        """How many tuples fill a datagram, about: they are compressed to a third, as a rule."""
+        size = 0
+        for place, (_, (_, data), _) in enumerate(self._tuples):
+            size += _TUPLE_BYTES + len(data)
+            if size > 3 * self._settings.batch_bytes and place:
+                return place
+        return len(self._tuples)
+
+    def _append(self, data: bytes) -> None:
+        while True:
+            try:
+                self.spool.append(data)
+                return
+            except SpoolFull:
+                if self._settings.when_full != "drop-oldest":
+                    raise
+                self._give_up()
+
+    def _give_up(self) -> None:
+        """The oldest crossings go; the one in their place says how many tuples that were."""
+        oldest = self.spool.oldest()
+        if not oldest:
+            raise SpoolFull(f"the spool of {self.stream} is full")
+        crossings = [decode_crossing(entry.data, self.stream.agent, self.stream.name) for entry in oldest]
+        lost = sum(len(each.tuples) + each.lost for each in crossings)
+        self.lost += sum(len(each.tuples) for each in crossings)
+        last = crossings[-1]
+        stand_in = Crossing(last.stream, self.spool_id, last.seq, [], last.watermark, last.hold, last.idle, lost)
+        self.spool.replace_oldest(encode_packed(stand_in, []))
+        self.given_up()
+
+    def close(self) -> None:
+        self.spool.close()
+
+
+def _spool_id(path: Path) -> int:
+    """What the numbers of a spool's entries count in: another one if the folder was deleted."""
+    try:
+        return int(path.read_text(), 16)
+    except (FileNotFoundError, ValueError):
+        number = int.from_bytes(os.urandom(8), "little")
+        draft = path.with_suffix(".draft")
+        with draft.open("w") as out:
+            out.write(f"{number:016x}")
+            out.flush()
+            os.fsync(out.fileno())
+        draft.replace(path)
+        return number
