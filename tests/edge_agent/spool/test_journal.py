@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edge_agent.spool import Fsync, Spool
+from tests.edge_agent.spool.folders import crashed, ones, spoil
+
+POLICIES: list[Fsync] = ["batch", "interval", "never"]
+
+
+@pytest.mark.parametrize("fsync", POLICIES)
+def test_pieces_are_recovered_until_their_entry_is_there(tmp_path: Path, fsync: Fsync) -> None:
+    """Before and after every call, a crash shows either the entry or its pieces."""
+    folder = tmp_path / "spool"
+    with Spool.open(folder, fsync=fsync) as spool:
+        for number in range(6):
+            for count in range(4):
+                folder_then = crashed(folder)
+                with Spool.open(folder_then) as after:
+                    assert after.recovered_journal == [b"%d.%d" % (number, piece) for piece in range(count)]
+                    assert (after.next, after.lost) == (number, [])
+                spool.journal(b"%d.%d" % (number, count), number)
+                folder_then.rename(tmp_path / f"{number}.{count}")
+            spool.append(b"%d" % number)
+            if number == 3:
+                spool.sync(force=True)
+    with Spool.open(folder, fsync=fsync) as spool:
+        assert spool.recovered_journal == []
+        assert list(spool.entries()) == ones(*(b"%d" % number for number in range(6)))
+
+
+def test_recovered_pieces_stay_until_the_new_process_has_appended(tmp_path: Path) -> None:
+    with Spool.open(tmp_path) as spool:
+        spool.journal(b"one")
+        spool.journal(b"two")
+    for _ in range(2):
+        with Spool.open(tmp_path) as spool:
+            spool.sync()
+            assert spool.recovered_journal == [b"one", b"two"]
+    with Spool.open(tmp_path) as spool:
+        spool.journal(b"three")
+    with Spool.open(tmp_path) as spool:
+        assert spool.recovered_journal == [b"one", b"two", b"three"]
+        assert spool.append(b"one two three") == 0
+    with Spool.open(tmp_path) as spool:
+        assert spool.recovered_journal == []
+
+
+@pytest.mark.parametrize("fsync", POLICIES)
+def test_the_journal_does_not_grow_without_bound(tmp_path: Path, fsync: Fsync) -> None:
+    with Spool.open(tmp_path, max_bytes=1 << 20, fsync=fsync) as spool:
+        for number in range(100):
+            for _ in range(10):
+                spool.journal(b"p" * 100, number)
+            if number % 7 == 3:
+                spool.sync()
+            spool.append(b"e")
+        assert (tmp_path / "journal").stat().st_size <= (1 << 20) // 32 + 2000
+        for _ in range(1000):
+            spool.journal(b"p" * 100)
+        assert (tmp_path / "journal").stat().st_size > 100_000
+        spool.append(b"e")
+        spool.sync()
+        assert (tmp_path / "journal").stat().st_size == 0
+        assert spool.size_bytes < 100_000
+
+
+def test_synced_pieces_are_not_overwritten_before_their_entry_is_synced(tmp_path: Path) -> None:
+    """A power cut may take the entry and keep what was written to the journal after it."""
+    with Spool.open(tmp_path) as spool:
+        spool.append(b"zero")
+        spool.sync()
+        good = {path: path.read_bytes() for path in tmp_path.glob("*.v1")}
+        spool.journal(b"for one")
+        spool.sync()
+        spool.append(b"one")
+        spool.journal(b"for two")
+    for path, data in good.items():
+        path.write_bytes(data)
+    with Spool.open(tmp_path) as spool:
+        assert spool.recovered_journal == [b"for one", b"for two"]
+        assert (spool.next, spool.lost) == (2, [range(1, 2)])
+        assert spool.append(b"two") == 2
+    with Spool.open(tmp_path) as spool:
+        assert (spool.recovered_journal, spool.lost) == ([], [range(1, 2)])
+        assert [entry.first for entry in spool.entries()] == [0, 2]
+        spool.release(2)
+    with Spool.open(tmp_path) as spool:
+        assert spool.lost == []
+
+
+def test_what_an_earlier_round_left_in_the_file_is_not_taken_for_new(tmp_path: Path) -> None:
+    folder = tmp_path / "spool"
+    with Spool.open(folder, fsync="batch") as spool:
+        for _ in range(5):
+            spool.journal(b"old")
+        size_bytes = (folder / "journal").stat().st_size
+        spool.append(b"entry")
+        spool.journal(b"new")
+        spool.journal(b"new")
+        assert (folder / "journal").stat().st_size == size_bytes
+        with Spool.open(crashed(folder)) as after:
+            assert after.recovered_journal == [b"new", b"new"]
+
+
+def test_a_torn_piece_and_what_follows_it_is_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "spool"
+    with Spool.open(folder) as spool:
+        for piece in (b"one", b"two", b"three"):
+            spool.journal(piece)
+    whole = (folder / "journal").read_bytes()
+    recovered = set()
+    for size_bytes in range(len(whole) + 1):
+        (folder / "journal").write_bytes(whole[:size_bytes])
+        with Spool.open(folder) as spool:
+            recovered.add(tuple(spool.recovered_journal))
+    assert recovered == {(), (b"one",), (b"one", b"two"), (b"one", b"two", b"three")}
+    (folder / "journal").write_bytes(whole)
+    spoil(folder / "journal", len(whole) // 2)
+    with Spool.open(folder) as spool:
+        assert spool.recovered_journal == [b"one"]
+        spool.journal(b"again")
+    with Spool.open(folder) as spool:
+        assert spool.recovered_journal == [b"one", b"again"]
+
+
+def test_a_piece_for_an_entry_that_exists_is_refused(tmp_path: Path) -> None:
+    with Spool.open(tmp_path) as spool:
+        spool.append(b"zero")
+        with pytest.raises(ValueError, match="a piece for entry 0, the next entry is 1"):
+            spool.journal(b"late", 0)
+
+
+def test_a_piece_may_be_for_a_later_entry(tmp_path: Path) -> None:
+    with Spool.open(tmp_path) as spool:
+        spool.journal(b"for one", 1)
+        spool.append(b"zero")
+    with Spool.open(tmp_path) as spool:
+        assert spool.recovered_journal == [b"for one"]
+        assert spool.next == 1
