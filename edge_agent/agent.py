@@ -70,10 +70,9 @@ class Agent:
         self._spool = Spool.open(self.folder / "up", max_bytes=settings.spool_bytes, fsync=settings.fsync)
         self._memory = Memory(self.folder)
         self.epoch = begin_epoch(self.folder)
-        close_journal(self._spool, self.name)
-        gap = gap_after_crash(self._spool, self._memory.last, self.name)
+        left = close_journal(self._spool, self.name)
+        gap = gap_after_crash(self._spool, self._memory.last, self.name, left)
         self._outbox = Outbox(self.name, self.epoch, self._spool, self._memory, self.packer, settings)
-        self._memory.keep(self._outbox.state, durable=True)
         self.put = self._outbox.put
         self.flush = self._outbox.flush
         if plan is not None:
@@ -95,6 +94,7 @@ class Agent:
         """What other agents have sent, for whoever holds `arrival` and runs the plan; say `took` afterwards."""
         if plan is not None:
             self._join(plan)
+        self._outbox.begin(left)
         self._inbox: deque[Callable[[float], None]] = deque()
         self._status_at = self._file_at = 0.0
         self._stopping = self._finishing = False

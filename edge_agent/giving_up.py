@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from protocol.records import Assertion, Declared, Delivery, Gap, Lost, SourcePayload
+from protocol.records import Assertion, Declared, Delivery, End, Gap, Lost, SourcePayload
 from protocol.wire.batch import Header, decode_batch, encode_batch
 from protocol.wire.sections import pending
 from protocol.wire.values import Packer
@@ -38,30 +38,32 @@ class _Toll:
 def replacement(batches: Sequence[bytes], agent: str, packer: Packer) -> tuple[bytes, int]:
     """A batch in the place of these, and how many records they held.
 
-    It keeps the plan, which nothing could replace, and what they said of older losses.
+    It speaks for the newest epoch of theirs. It keeps that one's plan and end, which nothing could replace, and what
+    they said of other losses.
     """
     tolls: dict[int, _Toll] = {}
-    kept: list[Any] = []
-    plan: Declared | None = None
+    gaps: list[Gap] = []
+    framing: dict[tuple[int, type], Any] = {}
     count = 0
     for data in batches:
         batch = decode_batch(data, agent)
         header = batch.header
         toll = tolls.setdefault(header.nonce, _Toll(header))
-        toll.end = max(toll.end, header.next_seq)
+        toll.first, toll.end = min(toll.first, header.seq), max(toll.end, header.next_seq)
         for record in batch.records():
-            if isinstance(record, Declared):
-                plan = record
+            if isinstance(record, (Declared, End)):
+                framing[header.nonce, type(record)] = record
             elif isinstance(record, Gap) and record.reason == REASON:
                 _add_gap(tolls, record)
             elif isinstance(record, Gap):
-                kept.append(record)
+                gaps.append(record)
             else:
                 count += 1
                 _add(toll, record)
-    last = list(tolls.values())[-1]
-    gaps = [toll.gap() for toll in tolls.values()]
-    rows = [pending(record, packer) for record in ([plan] if plan else []) + kept + gaps]
+    last = tolls[header.nonce]
+    plan, end = framing.get((last.nonce, Declared)), framing.get((last.nonce, End))
+    gaps += [toll.gap() for toll in tolls.values()]
+    rows = [pending(record, packer) for record in (plan, *gaps, end) if record is not None]
     covers = last.end - last.first
     return encode_batch(Header(last.epoch, last.nonce, last.first, covers), rows, agent), count
 

@@ -52,6 +52,11 @@ class Group:
         self.rows.append(row)
         self._held.append(held_bytes)
         self._bytes += size_of(row)
+        return self.is_full
+
+    @property
+    def is_full(self) -> bool:
+        """It is enough for a batch."""
         settings = self._settings
         return self._bytes * self._ratio >= settings.batch_bytes or len(self.rows) >= settings.batch_records
 

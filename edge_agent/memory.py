@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from zlib import crc32
 
+from edge_agent.spool.files import write_at
 from protocol.wire.errors import MalformedBatch
 from protocol.wire.values import Packer, decode
 
@@ -52,15 +53,19 @@ class Memory:
             if len(body) == size and crc32(body) == check and count > self._count:
                 self.last = Progressed(**decode(body))
                 self._count = count
-        except (FileNotFoundError, struct.error, MalformedBatch, TypeError):
-            pass  # never written, or torn: the other one counts
+        except (OSError, struct.error, MalformedBatch, TypeError):
+            pass  # never written, torn or rotten: the other one counts
 
     def keep(self, state: Progressed, *, durable: bool) -> None:
-        """Write it down; `durable`: also safe from a power cut."""
-        self._count += 1
+        """Write it down; `durable`: also safe from a power cut.
+
+        If the disk does not take it, the next try is for the same file: the other one is whole.
+        """
+        count = self._count + 1
         body = self._packer.encode(asdict(state))
-        which = self._count % 2
-        os.pwrite(self._fds[which], _HEAD.pack(self._count, len(body), crc32(body)) + body, 0)
+        which = count % 2
+        write_at(self._fds[which], _HEAD.pack(count, len(body), crc32(body)) + body, 0)
+        self._count = count
         self._unsynced.add(which)
         if durable:
             self.sync()

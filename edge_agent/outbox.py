@@ -38,6 +38,7 @@ _TASK_ENDED = int(EventKind.TASK_ENDED)
 
 
 _NUMBERED = (Kind.SOURCE, Kind.DELIVERY, Kind.ASSERTION)
+_IRREPLACEABLE = (Kind.PLAN, Kind.GAP, Kind.END)
 
 
 def events_in(rows: Sequence[Pending]) -> int:
@@ -74,6 +75,16 @@ class _Dropped:
 _Queued = Pending | _Dropped | _After
 
 
+@dataclass(slots=True)
+class _Batch:
+    """A batch on its way into the spool, and how many records of its group it holds. Without a group it is one that an
+    earlier process has left."""
+
+    data: bytes
+    group: Group | None = None
+    count: int = 0
+
+
 class Outbox:
     """The records of one epoch on their way to the spool. `step` and `wait` belong to the writing thread."""
 
@@ -93,7 +104,9 @@ class Outbox:
         self._condition = threading.Condition()
         self._queue: deque[tuple[_Queued, int]] = deque()
         self._held_bytes = 0
-        self._parked = self._urgent = self._closed = self._standing_still = self._finishing = False
+        self._most_bytes = settings.memory_bytes
+        self._parked = self._urgent = self._woken = self._closed = self._standing_still = self._finishing = False
+        self._writer = 0
         # From here on: the writing thread's own.
         self._taken: deque[tuple[_Queued, int]] = deque()
         # What waits to fill a batch, and what leaves with the next step. With ProvLight's grouping the former are ended
@@ -101,17 +114,29 @@ class Outbox:
         self._group = Group(settings)
         self._leaving = Group(settings)
         self._journaled = 0  # so many records of the group are in the journal
+        self._ready: _Batch | None = None
         self._afters: deque[_After] = deque()
+        self._has_begun = False
         self._flush_at = _NEVER
         self._retry_at = 0.0
+
+    def begin(self, left: bytes | None = None) -> None:
+        """Write what was put so far, before the program can say anything: what an earlier process had no room for, and
+        how it ended. Only then is this epoch the one to remember, so that no start and no crash goes unnoticed."""
+        if left is not None:
+            self._ready = _Batch(left)
+        if self._memory.last is None:
+            self._try_to_remember()
+        self._urgent = True
+        self.step(monotonic())
 
     # Any thread
 
     def put(self, row: Pending, size: int) -> None:
         """Take a record over. Returns at once as long as there is memory for it."""
         with self._condition:
-            if self._held_bytes + size > self._settings.memory_bytes:
-                self._make_room(size)
+            if self._held_bytes + size > self._most_bytes and not self._make_room(size, row[0]):
+                return
             self._queue.append((row, size))
             self._held_bytes += size
             if self._parked:
@@ -122,7 +147,7 @@ class Outbox:
         """Have the writing thread do something when everything put so far is on disk. If that fails for want of room,
         it is done again later."""
         with self._condition:
-            if self._held_bytes + size > self._settings.memory_bytes:
+            if self._held_bytes + size > self._most_bytes:
                 self._make_room(size)
             self._queue.append((_After(action, size, False), size))
             self._held_bytes += size
@@ -147,7 +172,7 @@ class Outbox:
     def wake(self) -> None:
         """Make the writing thread look around."""
         with self._condition:
-            self._parked = False
+            self._woken = True
             self._condition.notify_all()
 
     def close(self) -> None:
@@ -161,16 +186,18 @@ class Outbox:
         """Records that are in memory and in no batch yet."""
         return self._held_bytes
 
-    def _make_room(self, size: int) -> None:
+    def _make_room(self, size: int, kind: Kind | None = None) -> bool:
         """Memory is full: the caller is faster than the writer. It is slowed down to the writer's pace; but it does not
-        wait for a disk that is full or stands still, unless it was told to."""
-        most, block = self._settings.memory_bytes, self._settings.when_full == "block"
+        wait for a disk that is full or stands still, unless it was told to. False: the record can be done without."""
+        if threading.get_ident() == self._writer:  # it would wait for itself
+            return kind is not Kind.STATUS
+        block = self._settings.when_full == "block"
         deadline = monotonic() + _PATIENCE_S
-        while self._held_bytes + size > most and self._held_bytes and not self._closed:
+        while self._held_bytes + size > self._most_bytes and self._held_bytes and not self._closed:
             if not block and (self._standing_still or monotonic() >= deadline):
                 self._standing_still = True
                 if not self._drop():
-                    return
+                    break
             else:
                 before = self._held_bytes
                 self._urgent = True
@@ -178,60 +205,89 @@ class Outbox:
                 self._condition.wait(_PATIENCE_S)
                 if self._held_bytes < before:
                     deadline = monotonic() + _PATIENCE_S
+        return True
 
     def _drop(self) -> bool:
-        """The oldest records in the queue, an eighth of the memory at a time; a note takes their place."""
+        """The oldest records in the queue, an eighth of the memory at a time; a note takes their place. Tells whether
+        there were any."""
         note = _Dropped()
         kept: list[tuple[_Queued, int]] = []
-        goal = self._held_bytes - self._settings.memory_bytes // 8
+        before = self._held_bytes
+        goal = before - self._settings.memory_bytes // 8
         while self._queue and self._held_bytes > goal:
             row, size = self._queue.popleft()
-            if isinstance(row, _After):
-                kept.append((row, size))
-                continue
-            self._held_bytes -= size
             if isinstance(row, _Dropped):
                 note = row
-            elif row[0] is not Kind.PROGRESS:  # the next one says all that this one said
-                note.add(row)
-                self.dropped += 1
+            elif isinstance(row, _After) or row[0] in _IRREPLACEABLE:
+                kept.append((row, size))
+            else:
+                self._held_bytes -= size
+                if row[0] is not Kind.PROGRESS:  # the next one says all that this one said
+                    note.add(row)
+                    self.dropped += 1
         self._queue.extendleft(reversed(kept))
         if note.count:
             self._queue.appendleft((note, 0))
-        return bool(note.count)
+        return self._held_bytes < before
 
     # The writing thread
 
     def wait(self, until: float) -> None:
         """Sleep until there is something to do."""
         with self._condition:
-            if not self._urgent:
+            self._writer = threading.get_ident()
+            now = monotonic()
+            urgent = self._urgent and now >= self._retry_at
+            if not (urgent or self._woken or (self._queue and self._flush_at == _NEVER)):
                 # While records wait for their flush, those that come after them need not wake anybody.
                 self._parked = not self._queue
-                self._condition.wait(min(max(0.0, until - monotonic()), threading.TIMEOUT_MAX))
+                self._condition.wait(min(max(0.0, until - now), threading.TIMEOUT_MAX))
                 self._parked = False
+            self._woken = False
 
     def step(self, now: float) -> float:
         """Write what is to be written by now; returns when to come back at the latest."""
-        if now < self._retry_at:
-            return self._retry_at
         if self._queue and self._flush_at == _NEVER:
             self._flush_at = now + self._settings.flush_s
-        if self._urgent or now >= min(self._flush_at, self._closing_at()) or self._taken or self._afters:
+        if now < self._retry_at:
+            return self._retry_at
+        unfinished = self._taken or self._afters or self._ready
+        if self._urgent or unfinished or now >= min(self._flush_at, self._closing_at()):
             try:
                 self._write(now)
             except (SpoolError, OSError) as error:
-                if not self.trouble:
-                    _LOG.warning("records wait in memory agent=%s error=%s", self._agent, error)
-                self.trouble = str(error)
-                self._retry_at = now + _RETRY_S
-                self._urgent = False
+                self._meet_trouble(error, now)
                 return self._retry_at
             if self.trouble:
                 _LOG.warning("records are written again agent=%s", self._agent)
-            self.trouble = ""
-            self._standing_still = False
+                self._end_trouble()
         return min(self._flush_at, self._closing_at())
+
+    def _meet_trouble(self, error: Exception, now: float) -> None:
+        """What could not be written waits; and who has asked for it waits too, so that no more is in memory only."""
+        if not self.trouble:
+            _LOG.warning("records wait in memory agent=%s error=%s", self._agent, error)
+        self.trouble = str(error)
+        self._retry_at = now + _RETRY_S
+        with self._condition:
+            self._urgent = False
+            if self._settings.when_full == "block":
+                self._most_bytes = 0
+        if self._has_begun:
+            self._try_to_remember()  # batches may have been written before the trouble, and may be sent meanwhile
+
+    def _end_trouble(self) -> None:
+        self.trouble = ""
+        with self._condition:
+            self._standing_still = False
+            self._most_bytes = self._settings.memory_bytes
+            self._condition.notify_all()
+
+    def _try_to_remember(self) -> None:
+        try:
+            self._memory.keep(self.state, durable=True)
+        except OSError as error:
+            _LOG.debug("progress is not remembered agent=%s error=%s", self._agent, error)
 
     def _closing_at(self) -> float:
         """When a group is old enough to become a batch."""
@@ -243,24 +299,26 @@ class Outbox:
             self._urgent = False
             self._taken.extend(self._queue)
             self._queue.clear()
+        self._append_ready()
         while self._taken:
             self._sort_in(*self._taken[0], now)
             self._taken.popleft()
         self._close(self._leaving)
-        if now >= self._closing_at() or self._finishing:
+        if self._group.is_full or now >= self._closing_at() or self._finishing:
             self._close(self._group)
         self._journal()
         durable = any(after.durable for after in self._afters)
         if durable or self._settings.fsync == "interval":
             self._spool.sync(force=durable)
         self._memory.keep(self.state, durable=durable or self._settings.fsync != "never")
+        self._has_begun = True
         while self._afters:
             self._afters[0].action()
             self._free(self._afters.popleft().size)
         self._flush_at = _NEVER
 
     def _sort_in(self, row: _Queued, size: int, now: float) -> None:
-        """A record into its group, and the group into a batch if that is enough."""
+        """A record into its group. What may fail comes first: a group that is full becomes a batch before."""
         if isinstance(row, _After):
             self._afters.append(row)
             return
@@ -271,10 +329,12 @@ class Outbox:
             row, size = self._gap_for(row), 0
         elif row[0] is Kind.PROGRESS:
             self._free(size)
-        elif self._settings.grouping == "ended" and not (row[0] is Kind.EVENT and row[1] == _TASK_ENDED):
-            group = self._leaving
-        if group.add(row, size, now):
-            self._close(group)
+        else:
+            if self._settings.grouping == "ended" and not (row[0] is Kind.EVENT and row[1] == _TASK_ENDED):
+                group = self._leaving
+            if group.is_full:
+                self._close(group)
+        group.add(row, size, now)
 
     def _gap_for(self, dropped: _Dropped) -> Pending:
         """Records that were dropped from memory, by name; their numbers are used up."""
@@ -299,12 +359,25 @@ class Outbox:
             besides = self._group.rows[len(rows) if group is self._group else 0 : self._journaled]
             if besides:
                 self._write_piece(besides, events_in(rows), 1)
-            self._append(data)
-            self._note(rows, [] if len(rows) < len(group.rows) else group.progress())
-            freed = group.written(len(rows), len(data))
-            if group is self._group:
-                self._journaled = max(0, self._journaled - len(rows))
-            self._free(freed)
+            self._ready = _Batch(data, group, len(rows))
+            self._append_ready()
+
+    def _append_ready(self) -> None:
+        """Once it is encoded a batch does not change any more, however often the spool refuses it: what is in the
+        journal for the batch after it would not fit to another one."""
+        batch = self._ready
+        if batch is None:
+            return
+        self._append(batch.data)
+        self._ready = None
+        group, count = batch.group, batch.count
+        if group is None:
+            return
+        self._note(group.rows[:count], group.progress() if count == len(group.rows) else [])
+        freed = group.written(count, len(batch.data))
+        if group is self._group:
+            self._journaled = max(0, self._journaled - count)
+        self._free(freed)
 
     def _free(self, size: int) -> None:
         """So much memory is free again."""

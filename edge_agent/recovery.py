@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from itertools import chain
 
 from edge_agent.memory import Progressed
-from edge_agent.spool import Spool, SpoolFull
-from protocol.records import Delivery, End, Gap, Progress, Received, SourcePayload
-from protocol.wire.batch import close_batch, decode_batch, read_header
+from edge_agent.spool import Spool, SpoolError
+from protocol.records import Assertion, Delivery, End, Gap, Progress, Received, SourcePayload
+from protocol.wire.batch import Header, close_batch, decode_batch, read_header
 from protocol.wire.compression import decompress
 from protocol.wire.errors import MalformedBatch
 
@@ -15,33 +16,47 @@ _LOG = logging.getLogger(__name__)
 CRASH = "crash: what was not on disk yet is lost, and so are open windows"
 
 
-def close_journal(spool: Spool, agent: str) -> None:
-    """Records that were in the journal only become the batch that they were meant for."""
+def close_journal(spool: Spool, agent: str) -> bytes | None:
+    """Records that were in the journal only become the batch that they were meant for. It is returned if there is no
+    room for it now: then it has to come before everything else.
+
+    Pieces of the next batch, behind those of the first, repeat what the first was not going to hold: the crash came
+    before it was written.
+    """
     pieces = spool.recovered_journal
     if not pieces:
-        return
+        return None
     try:
-        header, _ = read_header(pieces[0])
-        bodies: list[bytes] = []
-        for piece in pieces:
-            _, data = read_header(piece)
-            bodies.append(decompress(data, read_header(piece)[0].codec))
-        spool.append(close_batch(header, b"".join(bodies)))
-    except SpoolFull:
-        _LOG.error("no room for the last records before the crash agent=%s pieces=%d", agent, len(pieces))
+        heads = [read_header(piece) for piece in pieces]
+        header, _ = heads[0]
+        bodies = [
+            decompress(data, each.codec) for each, data in heads if (each.nonce, each.seq) == (header.nonce, header.seq)
+        ]
+        batch = close_batch(header, b"".join(bodies))
     except MalformedBatch as error:
         _LOG.error("the journal cannot be read agent=%s error=%s", agent, error)
+        return None
+    try:
+        spool.append(batch)
+    except SpoolError as error:
+        _LOG.warning("the last records before the crash wait in the journal agent=%s error=%s", agent, error)
+        return batch
+    return None
 
 
-def gap_after_crash(spool: Spool, last: Progressed | None, agent: str) -> Gap | None:
-    """How far the last epoch is known to have come, if it did not end as it should."""
+def gap_after_crash(spool: Spool, last: Progressed | None, agent: str, left: bytes | None = None) -> Gap | None:
+    """How far the last epoch is known to have come, if it did not end as it should. `left` is the batch that
+    `close_journal` had no room for."""
     if last is None:
         return None
-    for entry in spool.entries(spool.first):
+    entries = (entry.data for entry in spool.entries(spool.first))
+    for data in chain(entries, () if left is None else (left,)):
         try:
-            header, _ = read_header(entry.data)
-            if header.nonce == last.nonce and header.seq >= last.next_seq:
-                _go_on(last, entry.data, agent)
+            header, _ = read_header(data)
+            if header.epoch > last.epoch:
+                _begin_anew(last, header)
+            if header.nonce == last.nonce and header.next_seq > last.next_seq:
+                _go_on(last, data, agent)
         except MalformedBatch as error:
             _LOG.error("an entry of the spool cannot be read agent=%s error=%s", agent, error)
     if last.ended:
@@ -56,18 +71,37 @@ def gap_after_crash(spool: Spool, last: Progressed | None, agent: str) -> Gap | 
     )
 
 
+def _begin_anew(last: Progressed, header: Header) -> None:
+    """An epoch of which nothing was noted. What it wrote first was how the one before it had ended."""
+    last.epoch, last.nonce = header.epoch, header.nonce
+    last.next_seq, last.next_event, last.ended = header.seq, 0, False
+    last.next_seqs.clear()
+    last.progress.clear()
+
+
 def _go_on(last: Progressed, data: bytes, agent: str) -> None:
     """A batch that was written after the last time that its progress was noted."""
     batch = decode_batch(data, agent)
     for record in batch.records():
         if isinstance(record, Progress):
             last.progress[record.stream.name] = [record.watermark, record.hold]
-        elif isinstance(record, (SourcePayload, Delivery)):
+        elif isinstance(record, (SourcePayload, Delivery, Assertion)):
             last.next_seqs[record.stream.name] = record.seq + 1
         elif isinstance(record, Received):
             last.positions[f"{record.sender}/{record.stream}"] = [record.spool, record.next_seq]
         elif isinstance(record, End):
             last.ended = True
+        elif isinstance(record, Gap):
+            _pass_over(last, record)
         elif hasattr(record, "number"):
             last.next_event = record.number + 1
     last.next_seq = batch.header.next_seq
+
+
+def _pass_over(last: Progressed, gap: Gap) -> None:
+    """What is known to be lost has its numbers all the same."""
+    if gap.nonce == last.nonce:
+        if gap.events is not None:
+            last.next_event = max(last.next_event, gap.events[1] + 1)
+        for lost in gap.tuples:
+            last.next_seqs[lost.name] = max(last.next_seqs.get(lost.name, 0), lost.last + 1)

@@ -65,10 +65,10 @@ class LogReader:
         with closing(self._pieces(shard, start, self.end(shard))) as pieces:
             for segment, number, frame, first, last in pieces:
                 piece_rows, piece_bytes = last - first, segment.data_bytes(frame)
-                if piece_rows < frame.rows or rows + piece_rows > most_rows or size_bytes + piece_bytes > most_bytes:
+                if rows + piece_rows > most_rows or size_bytes + piece_bytes > most_bytes:
                     if rows:
                         break
-                    # Only a record batch of which a part was read before, or that is too large, must be looked into.
+                    # Only a record batch that is too large by itself must be looked into.
                     piece_rows, piece_bytes = _fitting(segment.rows(frame)[first:last], most_rows, most_bytes)
                 rows, size_bytes = rows + piece_rows, size_bytes + piece_bytes
                 reached = Position(number, frame.row + first + piece_rows)

@@ -7,10 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from edge_agent.capture.errors import error_text
 from edge_agent.capture.given import linked, several, size_of, text_of
 from edge_agent.capture.misuse import misuse
-from protocol.wire.values import PLACEHOLDER, TOO_LARGE, Packed, Packer, Unserialisable
+from protocol.wire.values import TOO_LARGE, Packer
 
 MOST_ROW_BYTES = 40 * 1024  # a row is never divided, and a datagram has to hold it
 _CHECKED_FROM = MOST_ROW_BYTES // 4  # sizes are in characters, and a character has up to four bytes
@@ -61,8 +60,8 @@ def packed_items(given: DataGiven, packer: Packer) -> tuple[list[Item], int]:
             shape, value = pack(data.attributes)
             items.append((data._id, data._workflow_id, data._derivations, shape, value))
             size += data._size + len(value)
-    except Exception:  # something in it is no Data, or an object of the user's raised
-        items = list(_packed_with_care(sequence, packer))
+    except AttributeError:  # something in it is no Data
+        items = list(_packed_one_by_one(sequence, packer))
         size = sum(map(_bytes_in, items))
     return (items, size) if size < _CHECKED_FROM else fitted(items, packer)
 
@@ -83,27 +82,13 @@ def fitted(items: Sequence[Item], packer: Packer) -> tuple[list[Item], int]:
     return found, MOST_ROW_BYTES - left
 
 
-def _packed_with_care(sequence: Sequence[Any], packer: Packer) -> Iterator[Item]:
-    """The same part by part, leaving out what has no meaning."""
+def _packed_one_by_one(sequence: Sequence[Any], packer: Packer) -> Iterator[Item]:
+    """The same one by one, leaving out what has no meaning."""
     for data in sequence:
         if isinstance(data, Data):
-            yield data._id, data._workflow_id, data._derivations, *_packed_or_replaced(data.attributes, packer)
+            yield data._id, data._workflow_id, data._derivations, *packer.pack(data.attributes)
         else:
             misuse.tell("not_data", f"a task uses and generates Data: a {type(data).__qualname__} is left out")
-
-
-def _packed_or_replaced(value: Any, packer: Packer) -> Packed:
-    try:
-        return packer.pack(value)
-    except Unserialisable:
-        raise
-    except Exception as error:
-        name = type(value).__qualname__
-        misuse.tell(
-            "unserialisable", f"a {name} raised {error_text(error)!r} while it was captured: it is left out", error
-        )
-        packer.replaced += 1
-        return None, packer.encode({PLACEHOLDER: name})
 
 
 def _bytes_in(item: Item) -> int:

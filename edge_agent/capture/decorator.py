@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Generator
 from functools import partial, wraps
 from itertools import count
+from types import MethodType
 from typing import Any, TypeVar, cast, overload
 
 from edge_agent.capture.current import enter, leave
@@ -87,7 +88,8 @@ class _Calls:
         code = getattr(function, "__code__", None)
         if code is not None:
             self.flags = code.co_flags
-            self._parameters = code.co_varnames[: code.co_argcount]
+            is_bound = isinstance(function, MethodType)  # then its object is no argument
+            self._parameters = code.co_varnames[is_bound : code.co_argcount]
             if self.flags & _VARARGS:
                 self._rest = code.co_varnames[code.co_argcount + code.co_kwonlyargcount]
             defaults = function.__defaults__ or ()

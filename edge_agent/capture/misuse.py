@@ -21,7 +21,7 @@ class Misuse:
     def __init__(self, *, strict: bool) -> None:
         self.strict = strict
         self.counts: dict[str, int] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler or destructor may capture, too
 
     def tell(self, kind: str, text: str, cause: BaseException | None = None) -> None:
         """Note one case of a kind; `text` says what it was and what happens instead."""
@@ -44,7 +44,7 @@ class Misuse:
 
     def forked(self) -> None:
         """In a child process, whose parent may have held the lock."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
 
 STRICT_BY_ENVIRONMENT = os.environ.get("THREADLINE_STRICT", "").lower() in ("1", "true", "yes")

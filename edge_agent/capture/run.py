@@ -44,7 +44,7 @@ class Run:
         # The latest ids in two parts: when one is full, the other is forgotten as a whole.
         self._recent: dict[str, int] = {}
         self._older: dict[str, int] = {}
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a signal handler or destructor may capture, too
 
     def name(self, task_id: str, key: int) -> None:
         """From now on the id means this task."""

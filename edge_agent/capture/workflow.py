@@ -27,13 +27,12 @@ class Workflow:
     begun when its first task begins is begun then.
     """
 
-    __slots__ = ("__weakref__", "_id", "_recorder", "_run", "attributes", "id")
+    __slots__ = ("__weakref__", "_id", "_run", "attributes", "id")
 
     def __init__(self, id: Any, attributes: Any = None, *, recorder: Recorder | None = None) -> None:
         self.id = id
         self.attributes = attributes
         self._id = text_of(id)
-        self._recorder = recorder
         self._run: Run | None = Run(process.bind(self) if recorder is None else recorder)
 
     def begin(self) -> Workflow:

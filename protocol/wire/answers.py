@@ -70,7 +70,7 @@ def decode_answer(data: bytes, agent: str) -> Answer:
     next_seq = reader.varint(2**62)
     answer: Answer
     if kind == _LOGGED:
-        answer = Logged(nonce, next_seq, reader.varint(2**MOST_EARLY), reader.byte(), bool(reader.byte()))
+        answer = Logged(nonce, next_seq, reader.varint(2**MOST_EARLY - 1), reader.byte(), bool(reader.byte()))
     else:
         receiver, stream = reader.texts(2)
         answer = Taken(receiver, stream, nonce, next_seq)

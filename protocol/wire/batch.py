@@ -12,7 +12,7 @@ from typing import Any
 from zlib import crc32
 
 from protocol.ids import StreamId
-from protocol.wire.columns import Reader, put_varint
+from protocol.wire.columns import Allowance, Reader, put_varint
 from protocol.wire.compression import Codec, best, compress, decompress
 from protocol.wire.errors import MalformedBatch
 from protocol.wire.sections import Kind, Pending, Section, decode_section, encode_sections, read_sections, records
@@ -122,4 +122,5 @@ def decode_batch(batch: bytes, agent: str) -> Batch:
     header, data = read_header(batch)
     own = StreamId(agent, header.epoch, "", header.nonce)
     sections = read_sections(decompress(data, header.codec))
-    return Batch(header, [(kind, decode_section(kind, section, own), section) for kind, section in sections])
+    allowance = Allowance()
+    return Batch(header, [(kind, decode_section(kind, section, own, allowance), section) for kind, section in sections])

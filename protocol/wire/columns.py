@@ -19,6 +19,7 @@ from protocol.wire.errors import MalformedBatch
 _CONSTANT, _ABSOLUTE = 0, 9
 _UNSIGNED = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _MOST_VARINT_BYTES = 10
+MOST_NUMBERS = 1 << 19
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _BIG_ENDIAN = sys.byteorder == "big"
 
@@ -46,7 +47,7 @@ def put_ints(out: bytearray, numbers: Sequence[int]) -> None:
     steps = [after - before for before, after in pairwise(numbers)]
     low = min(steps)
     width = _width(max(steps) - low)
-    if width > 8:
+    if width > 8 or not _LEAST <= low <= _MOST:  # from the beginning to the end of time is more than 64 bits
         out.append(_ABSOLUTE)
         out += _little(array("q", numbers))
     elif width == 0:
@@ -122,11 +123,26 @@ def _little(column: array[int]) -> bytes:
     return column.tobytes()
 
 
-class Reader:
-    """Reads columns in the order in which they were put."""
+class Allowance:
+    """How many numbers may still be read. A column of equal ones takes up no bytes, so bytes are no limit."""
 
-    def __init__(self, data: bytes, at: int = 0) -> None:
+    __slots__ = ("left",)
+
+    def __init__(self, left: int = MOST_NUMBERS) -> None:
+        self.left = left
+
+    def take(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise MalformedBatch(f"more than {MOST_NUMBERS} numbers")
+
+
+class Reader:
+    """Reads columns in the order in which they were put. Readers of the parts of one batch share an allowance."""
+
+    def __init__(self, data: bytes, at: int = 0, allowance: Allowance | None = None) -> None:
         self._data = data
+        self._allowance = Allowance() if allowance is None else allowance
         self.at = at
 
     @property
@@ -171,6 +187,7 @@ class Reader:
         """A column of 64-bit numbers."""
         if count == 0:
             return array("q")
+        self._allowance.take(count)
         first = self.signed()
         if count == 1:
             return array("q", (first,))
@@ -198,6 +215,7 @@ class Reader:
         """A column of numbers from 0 on, all below a limit."""
         if count == 0:
             return ()
+        self._allowance.take(count)
         code = self.byte()
         if code == _CONSTANT:
             number = self.varint()

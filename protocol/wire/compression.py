@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable
 from enum import IntEnum
 from functools import cache
+from threading import Lock
 
 from protocol.wire.errors import MalformedBatch, UnknownCodec
 
@@ -18,7 +19,7 @@ try:
 except ImportError:  # no wheel for armv7l
     zstandard = None  # type: ignore[assignment]
 
-MOST_BODY_BYTES = 1 << 20
+MOST_BODY_BYTES = 512 * 1024
 SMALL_BYTES = 16 * 1024  # a body of more than this gains little from the dictionary
 
 
@@ -102,7 +103,13 @@ def zstd_writer(dictionary: bytes) -> Callable[[bytes], bytes]:
         write_dict_id=0,
     )
     known = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
-    return zstandard.ZstdCompressor(compression_params=parameters, dict_data=known).compress
+    compressor, lock = zstandard.ZstdCompressor(compression_params=parameters, dict_data=known), Lock()
+
+    def write(body: bytes) -> bytes:
+        with lock:  # one of these works for one thread at a time
+            return compressor.compress(body)
+
+    return write
 
 
 @cache
@@ -113,17 +120,17 @@ def _zstd_writer(with_dictionary: bool) -> Callable[[bytes], bytes]:
 @cache
 def _zstd_reader(with_dictionary: bool) -> Callable[[bytes], bytes]:
     known = zstandard.ZstdCompressionDict(_dictionary()) if with_dictionary else None
-    decompressor = zstandard.ZstdDecompressor(dict_data=known, format=zstandard.FORMAT_ZSTD1_MAGICLESS)
+    decompressor, lock = zstandard.ZstdDecompressor(dict_data=known, format=zstandard.FORMAT_ZSTD1_MAGICLESS), Lock()
 
     def read(data: bytes) -> bytes:
         try:
             size = zstandard.get_frame_parameters(data, format=zstandard.FORMAT_ZSTD1_MAGICLESS).content_size
             if size > MOST_BODY_BYTES:
                 raise MalformedBatch(f"a body of more than {MOST_BODY_BYTES} bytes")
-            body = decompressor.decompress(data, max_output_size=MOST_BODY_BYTES, allow_extra_data=False)
+            with lock:
+                return decompressor.decompress(data, max_output_size=MOST_BODY_BYTES, allow_extra_data=False)
         except zstandard.ZstdError as error:
             raise MalformedBatch(f"the body cannot be decompressed: {error}") from None
-        return body
 
     return read
 

@@ -6,7 +6,6 @@ receiver has taken. Values keep the names of their types: a receiver that knows 
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -113,14 +112,20 @@ def _maker(shape: Shape | None) -> Any:
     kind = None if shape is None or not shape.type else _known_type(shape)
     if shape is None or kind is None:
         return lambda data: unpacked(shape, data)
-    if issubclass(kind, tuple):
-        return lambda data: kind(*unpacked(shape, data).values())
 
+    # As pickle does: a remote agent must not choose code of ours to run, and a constructor is code.
     def make(data: bytes) -> Any:
-        # As pickle does: a remote agent must not choose code of ours to run, and a constructor is code.
+        fields = unpacked(shape, data)
+        if tuple(fields) != shape.names:  # it was too large
+            return fields
+        if issubclass(kind, tuple):
+            return tuple.__new__(kind, fields.values())
         made = object.__new__(kind)
-        for name, value in unpacked(shape, data).items():
-            object.__setattr__(made, name, value)
+        try:
+            for name, value in fields.items():
+                object.__setattr__(made, name, value)
+        except AttributeError:  # a field that nobody may set
+            return fields
         return made
 
     return make
@@ -131,7 +136,13 @@ def _known_type(shape: Shape) -> type | None:
     module, _, qualname = shape.type.partition(":")
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):
-        found = getattr(found, part, None)
-    if not isinstance(found, type) or not (dataclasses.is_dataclass(found) or issubclass(found, tuple)):
+        # Not by getattr: a module may import when it is asked for a name.
+        found = getattr(found, "__dict__", {}).get(part)
+    if not isinstance(found, type) or names_of(found) != shape.names or hasattr(found, "__del__"):
         return None
-    return found if names_of(found) == shape.names else None
+    try:
+        # An abstract class, or one that a dataclass made of a dict or an exception, cannot be made like this.
+        tuple.__new__(found, ()) if issubclass(found, tuple) else object.__new__(found)
+    except TypeError:
+        return None
+    return found

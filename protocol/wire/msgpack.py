@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from protocol.wire.errors import MalformedBatch
 
 __all__ = ["MOST_DEPTH", "Ext", "pack", "unpack", "unpack_first"]
 
-MOST_DEPTH = 500
+MOST_DEPTH = 100  # levels of lists and maps in a value; more are neither written nor read
 
 _FLOAT = struct.Struct(">d")
 _READ_FLOAT32 = struct.Struct(">f")
@@ -42,7 +42,7 @@ def pack(value: Any, plain: Callable[[Any], Any]) -> bytes:
 
 
 def _put(out: bytearray, value: Any, plain: Callable[[Any], Any], depth: int) -> None:
-    if depth > MOST_DEPTH:
+    if depth > 4 * MOST_DEPTH:  # a level may take several steps until it is plain
         raise RecursionError("nested too deep")
     kind = type(value)
     if value is None:
@@ -59,12 +59,14 @@ def _put(out: bytearray, value: Any, plain: Callable[[Any], Any], depth: int) ->
     elif isinstance(value, (bytes, bytearray, memoryview)):
         _put_sized(out, bytes(value), 0, 0, (0xC4, 0xC5, 0xC6))
     elif isinstance(value, (list, tuple)):
-        _put_count(out, len(value), 0x90, 0xDC)
-        for each in value:
+        parts = list(list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value))
+        _put_count(out, len(parts), 0x90, 0xDC)
+        for each in parts:
             _put(out, each, plain, depth + 1)
-    elif isinstance(value, Mapping):
-        _put_count(out, len(value), 0x80, 0xDE)
-        for key, each in value.items():
+    elif isinstance(value, dict):
+        items = list(dict.items(value))
+        _put_count(out, len(items), 0x80, 0xDE)
+        for key, each in items:
             _put(out, key, plain, depth + 1)
             _put(out, each, plain, depth + 1)
     elif kind is Ext:
@@ -148,8 +150,6 @@ class _Unpacker:
         self.at = 0
 
     def value(self, depth: int) -> Any:
-        if depth > 2 * MOST_DEPTH:
-            raise MalformedBatch("a value is nested too deep")
         code = self._take(1)[0]
         if code < 0x80:
             return code
@@ -205,11 +205,15 @@ class _Unpacker:
     def _list(self, count: int, depth: int) -> list[Any]:
         if count > len(self._data) - self.at:
             raise MalformedBatch("a list claims more parts than there are bytes")
+        if depth >= MOST_DEPTH:
+            raise MalformedBatch(f"a value has more than {MOST_DEPTH} levels")
         return [self.value(depth + 1) for _ in range(count)]
 
     def _map(self, count: int, depth: int) -> dict[Any, Any]:
-        if count > len(self._data) - self.at:
+        if 2 * count > len(self._data) - self.at:
             raise MalformedBatch("a map claims more parts than there are bytes")
+        if depth >= MOST_DEPTH:
+            raise MalformedBatch(f"a value has more than {MOST_DEPTH} levels")
         found: dict[Any, Any] = {}
         for _ in range(count):
             key = _hashable(self.value(depth + 1))
@@ -222,8 +226,7 @@ class _Unpacker:
 
 
 def _hashable(key: Any) -> Any:
+    """A map may be the key of a map where it was written, but not here: then it is shown as a text."""
     if isinstance(key, list):
         return tuple(_hashable(part) for part in key)
-    if isinstance(key, dict):
-        raise MalformedBatch("a map is the key of a map")
-    return key
+    return str(key) if isinstance(key, dict) else key

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import IntEnum
 from itertools import chain
 from typing import Any
@@ -23,7 +23,6 @@ from protocol.records import (
     End,
     Gap,
     Late,
-    Lost,
     Origin,
     OriginKind,
     Progress,
@@ -33,11 +32,12 @@ from protocol.records import (
     SourcePayload,
     Status,
 )
-from protocol.wire.columns import Reader, put_blobs, put_ints, put_small, put_texts, put_values, put_varint
+from protocol.wire.columns import Allowance, Reader, put_blobs, put_ints, put_small, put_texts, put_values, put_varint
+from protocol.wire.documents import encode_document, read_document
 from protocol.wire.errors import MalformedBatch
-from protocol.wire.values import Packer, Shape, decode, unpacked
+from protocol.wire.values import Packer, Shape, unpacked
 
-MOST_SECTIONS = 256
+MOST_SECTIONS = 1024
 MOST_RECORDS = 1 << 16
 MOST_ORIGINS = 1 << 18
 MOST_NAMES = 1 << 16
@@ -101,7 +101,7 @@ def pending(record: Any, packer: Packer) -> Pending:
     if isinstance(record, Assertion):
         shape, data = packer.pack(record.payload)
         return (Kind.ASSERTION, record.stream, record.seq, record.ts, shape, data, record.delay_ms)
-    return (_KINDS[type(record)], packer.encode(asdict(record)))
+    return (_KINDS[type(record)], encode_document(record, packer))
 
 
 class Names:
@@ -154,8 +154,8 @@ def read_shapes(reader: Reader) -> list[Shape | None]:
     count = reader.varint(MOST_NAMES)
     types = reader.texts(count)
     sizes = reader.small(count, MOST_NAMES)
-    if sum(sizes) > MOST_NAMES:
-        raise MalformedBatch(f"shapes of more than {MOST_NAMES} names")
+    if sum(sizes) > MOST_NAMES or 0 in sizes:
+        raise MalformedBatch(f"shapes of no names, or of more than {MOST_NAMES}")
     names = iter(reader.texts(sum(sizes)))
     shapes = [Shape(kind, tuple(next(names) for _ in range(size))) for kind, size in zip(types, sizes, strict=True)]
     return [None, *shapes]
@@ -170,7 +170,7 @@ def read_streams(reader: Reader, own: StreamId) -> list[StreamId]:
     for name, agent in zip(names, agents, strict=True):
         if agent:
             nonce = int.from_bytes(reader.take(8), "little")
-            streams.append(StreamId(agent, reader.varint(), name, nonce))
+            streams.append(StreamId(agent, reader.varint(2**62), name, nonce))
         else:
             streams.append(StreamId(own.agent, own.epoch, name, own.nonce))
     return streams
@@ -352,9 +352,9 @@ def read_sections(body: bytes) -> Iterator[tuple[Kind, bytes]]:
         raise MalformedBatch(f"more than {MOST_SECTIONS} sections")
 
 
-def decode_section(kind: Kind, data: bytes, own: StreamId) -> Section:
+def decode_section(kind: Kind, data: bytes, own: StreamId, allowance: Allowance | None = None) -> Section:
     """A section as columns, checked throughout; events and documents as records."""
-    reader = Reader(data)
+    reader = Reader(data, 0, allowance)
     count = reader.varint(MOST_RECORDS)
     if count == 0:
         raise MalformedBatch("a section without records")
@@ -402,11 +402,11 @@ def _seqs(reader: Reader, count: int) -> array[int]:
 
 
 def _read_events(reader: Reader, count: int, kind: Kind, own: StreamId) -> list[Event]:
-    first = reader.varint()
-    kinds = reader.small(count, len(EventKind))
+    first = reader.varint(2**62)
+    kinds = list(reader.small(count, len(EventKind)))
     ts, keys = reader.ints(count), reader.ints(count)
     shapes = read_shapes(reader)
-    counts = [sum(1 for each in kinds if each == kind) for kind in EventKind]
+    counts = [kinds.count(kind) for kind in EventKind]
     begun = counts[EventKind.WORKFLOW_BEGUN]
     workflow_ids = iter(reader.texts(begun))
     workflow_shapes = iter(reader.small(begun, len(shapes)))
@@ -473,43 +473,7 @@ def _bounded(count: int) -> int:
 
 
 def _read_documents(reader: Reader, count: int, kind: Kind, own: StreamId) -> list[Any]:
-    return [_document(_DOCUMENTS[kind], decode(data)) for data in reader.blobs(count)]
-
-
-def _document(kind: type, fields: Any) -> Any:
-    try:
-        if kind is Gap:
-            fields["tuples"] = tuple(Lost(**each) for each in fields["tuples"])
-            for name in ("progress", "next_seqs"):
-                fields[name] = tuple(tuple(each) for each in fields[name])
-            for name in ("batches", "events"):
-                fields[name] = None if fields[name] is None else tuple(fields[name])
-        if kind is Late:
-            fields["stream"] = StreamId(*fields["stream"])
-        found = kind(**fields)
-    except (TypeError, KeyError, ValueError) as error:
-        raise MalformedBatch(f"no {kind.__name__}: {error}") from None
-    _check_document(found)
-    return found
-
-
-def _check_document(found: Any) -> None:
-    """Only what others compute with; the rest is shown as it is."""
-    if isinstance(found, Gap):
-        numbers = [found.epoch, found.nonce, *(found.batches or ()), *(found.events or ())]
-        for lost in found.tuples:
-            numbers += [lost.first, lost.last]
-        for _, watermark, hold in found.progress:
-            numbers += [watermark, hold]
-        for _, seq in found.next_seqs:
-            numbers.append(seq)
-        names = [each.name for each in found.tuples] + [each[0] for each in (*found.progress, *found.next_seqs)]
-        if not all(type(each) is int for each in numbers) or not all(type(each) is str for each in names):
-            raise MalformedBatch("a gap that names no numbers")
-    if isinstance(found, Declared) and type(found.plan) is not str:
-        raise MalformedBatch("a plan that is no text")
-    if isinstance(found, End) and type(found.ts) is not int:
-        raise MalformedBatch("an end at no time")
+    return [read_document(_DOCUMENTS[kind], data) for data in reader.blobs(count)]
 
 
 _SECTIONS: dict[int, Callable[[Reader, int, Kind, StreamId], Section]] = {

@@ -10,19 +10,18 @@ from __future__ import annotations
 import dataclasses
 import enum
 import struct
-import sys
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Set
-from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from itertools import chain, islice
+from math import prod
 from operator import attrgetter
-from pathlib import PurePath
-from typing import Any, NamedTuple
-from uuid import UUID
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from protocol.wire import msgpack
 from protocol.wire.errors import MalformedBatch
-from protocol.wire.msgpack import Ext
+from protocol.wire.msgpack import MOST_DEPTH, Ext
+
+if TYPE_CHECKING:  # a program that uses none of these should not wait for them
+    from datetime import datetime, time, timedelta
 
 try:
     import msgspec
@@ -31,14 +30,17 @@ except ImportError:  # no wheel for armv7l
 
 MOST_BYTES = 16 * 1024
 MOST_SHAPES = 1024
+MOST_SHAPE_NAMES, MOST_SHAPE_CHARACTERS = 256, 4096
+MOST_DIMENSIONS, MOST_EMPTY_CELLS = 64, 4096
 PLACEHOLDER = "$unserialisable"
 TOO_LARGE = "$too_large"
 NOTHING = b"\xc0"
 
 _TIMESTAMP, _ARRAY, _BIG_NUMBER = -1, 1, 2
 _MOST_NUMBER_BYTES = 4096
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMESTAMP96 = struct.Struct(">Iq")
+# The bytes that no list and no map begins with: what is left without them is at least as many as a value has of these.
+_NO_CONTAINERS = bytes({*range(256)} - {*range(0x80, 0xA0), *range(0xDC, 0xE0)})
 
 
 class Unserialisable(TypeError):
@@ -84,6 +86,7 @@ class Packer:
         self._most_bytes = most_bytes
         self._shapes: dict[tuple[str, ...], Shape | None] = {}
         self._readers: dict[type, tuple[Shape, Callable[[Any], Any]] | None] = {}
+        self._converters: dict[type, Callable[[Any], Any]] = {}
         self._fast = None if msgspec is None else msgspec.msgpack.Encoder(enc_hook=self._plain).encode
 
     def pack(self, value: Any) -> Packed:
@@ -95,7 +98,14 @@ class Packer:
                 shape = self._shapes[names]
             except KeyError:
                 shape = self._new_shape(names)
-            return (None, self.encode(value)) if shape is None else (shape, self.encode(list(value.values())))
+            except Exception:  # a key that raises when it is compared
+                shape = None
+            if shape is None:
+                return None, self.encode(value)
+            parts = list(value.values())
+            if len(parts) != len(names):  # another thread has changed it meanwhile
+                return self.pack(value.copy())
+            return shape, self.encode(parts, kind)
         if kind in _SIMPLE:
             return None, self.encode(value)
         try:
@@ -105,23 +115,24 @@ class Packer:
         if known is None:
             return None, self.encode(value)
         shape, read = known
-        return shape, self.encode(read(value))
+        try:
+            parts = read(value)
+        except Exception:  # not all of its fields have a value
+            return None, self.encode(value)
+        return shape, self.encode(parts, kind)
 
-    def encode(self, value: Any) -> bytes:
-        """A value as bytes, without a shape."""
+    def encode(self, value: Any, kind: type | None = None) -> bytes:
+        """A value as bytes, without a shape. `kind` is what the value was, if these are only its parts."""
         try:
             data = self._fast(value) if self._fast is not None else msgpack.pack(value, self._plain)
+            if len(data) > MOST_DEPTH and _is_deep(data):
+                data = self._encode_repaired(value)
         except Unserialisable:
             raise
         except Exception:  # cycles, numbers of more than 64 bits, texts that are none, objects that raise
-            data = msgpack.pack(self._repaired(value, 0), self._plain)
+            data = self._encode_repaired(value)
         if len(data) > self._most_bytes:
-            if self._strict:
-                raise Unserialisable(
-                    f"a {_name(type(value))} of {len(data)} bytes, and {self._most_bytes} may be captured"
-                )
-            self.replaced += 1
-            data = msgpack.pack({TOO_LARGE: _name(type(value)), "bytes": len(data)}, self._plain)
+            data = msgpack.pack(self._too_large(kind or type(value), len(data)), self._plain)
         return data
 
     def _new_shape(self, names: tuple[Any, ...]) -> Shape | None:
@@ -129,7 +140,7 @@ class Packer:
         if len(self._shapes) >= MOST_SHAPES:
             self._shapes.clear()
         plain = len(names) > 0 and all(type(name) is str and name.isprintable() for name in names)
-        shape = self._shapes[names] = Shape("", names) if plain else None
+        shape = self._shapes[names] = Shape("", names) if plain and _may_be_shape(names) else None
         return shape
 
     def _new_reader(self, kind: type) -> tuple[Shape, Callable[[Any], Any]] | None:
@@ -137,7 +148,7 @@ class Packer:
             self._readers.clear()
         found: tuple[Shape, Callable[[Any], Any]] | None = None
         names = names_of(kind)
-        if names:
+        if names and _may_be_shape(names):
             read: Callable[[Any], Any] = list
             if not issubclass(kind, tuple):
                 read = attrgetter(*names) if len(names) > 1 else _single(names[0])
@@ -147,70 +158,100 @@ class Packer:
 
     def _plain(self, value: Any) -> Any:
         """Something that MessagePack knows, in place of a value that it does not."""
-        if isinstance(value, str):
-            return str.__str__(value)
-        if isinstance(value, float):
-            return float.__float__(value)
-        if isinstance(value, enum.Enum):
-            return value.value
-        if isinstance(value, int):
-            return int.__int__(value)
-        if isinstance(value, datetime):
-            return _timestamp(value)
-        if isinstance(value, (date, time)):
-            return value.isoformat()
-        if isinstance(value, timedelta):
-            return _duration(value)
-        if isinstance(value, (Decimal, UUID, PurePath)):
-            return str(value)
-        if isinstance(value, (Set, deque, range)):
-            return list(value)
-        if isinstance(value, Mapping):
-            return dict(value)
-        if isinstance(value, complex):
-            return [value.real, value.imag]
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        numpy = sys.modules.get("numpy")  # a NumPy value exists only where NumPy was imported
-        if numpy is not None:
-            if isinstance(value, numpy.generic):
-                return value.item()
-            if isinstance(value, numpy.ndarray):
-                return _array(value, numpy)
-        if self._strict:
-            raise Unserialisable(f"a {_name(type(value))} cannot be captured")
-        self.replaced += 1
-        return {PLACEHOLDER: _name(type(value))}
+        kind = type(value)
+        try:
+            convert = self._converters[kind]
+        except KeyError:
+            if len(self._converters) >= MOST_SHAPES:
+                self._converters.clear()
+            convert = self._converters[kind] = self._converter(kind)
+        return convert(value)
 
-    def _repaired(self, value: Any, depth: int) -> Any:
-        """A copy with whatever stood in the way replaced, part by part."""
-        if depth > 64:
-            return self._refused(value, "nested too deep, or in itself")
+    def _converter(self, kind: type) -> Callable[[Any], Any]:
+        """How values of a type become plain, by the first of its bases that is known.
+
+        Types are known by their names: a value of a library's type exists only where that library was imported.
+        """
+        if issubclass(kind, enum.Enum):
+            return attrgetter("value")
+        for base in kind.__mro__:
+            name = f"{base.__module__}.{base.__qualname__}"
+            if name in _CONVERTERS:
+                return _CONVERTERS[name]
+            if name == "numpy.ndarray":
+                return self._array
+            if name in ("builtins.range", "collections.deque"):
+                return self._listed
+        if issubclass(kind, Set):
+            return self._listed
+        if issubclass(kind, Mapping):
+            return self._mapped
+        if dataclasses.is_dataclass(kind) or hasattr(kind, "__struct_fields__"):
+            names = names_of(kind) or getattr(kind, "__struct_fields__", ())
+            return lambda value: _fields(value, names)
+        return self._unknown
+
+    def _listed(self, value: Any) -> list[Any]:
+        # Some are endless. One part more than there is room for is enough to be too large.
+        return list(islice(value, self._most_bytes + 1))
+
+    def _mapped(self, value: Any) -> dict[Any, Any]:
+        return {key: value[key] for key in islice(value, self._most_bytes + 1)}
+
+    def _array(self, value: Any) -> Any:
+        if value.dtype.char in _LONG:
+            value = value.astype(_LONG[value.dtype.char])
+        if value.dtype.kind not in "iufb" or hasattr(value, "mask"):
+            return value.tolist()
+        if value.nbytes > self._most_bytes:  # do not even copy it
+            return self._too_large(type(value), value.nbytes)
+        shape = value.shape if _cells(value.shape) <= max(value.nbytes, MOST_EMPTY_CELLS) else (0,)
+        return Ext(_ARRAY, msgpack.pack([value.dtype.str, shape], self._plain) + value.tobytes())
+
+    def _unknown(self, value: Any) -> Any:
+        return self._refused(value, "it has no meaning outside of this process")
+
+    def _encode_repaired(self, value: Any) -> bytes:
+        try:
+            return msgpack.pack(self._repaired(value, 0, set()), self._plain)
+        except Unserialisable:
+            raise
+        except Exception as error:
+            return msgpack.pack(self._refused(value, f"raised {type(error).__name__}"), self._plain)
+
+    def _repaired(self, value: Any, depth: int, around: set[int]) -> Any:
+        """A copy with whatever stood in the way replaced, part by part. `around` are the values that it is part of."""
         kind = type(value)
         if kind is int and not -(1 << 63) <= value < 1 << 64:
             data = value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
             return self._refused(value, "too many digits") if len(data) > _MOST_NUMBER_BYTES else Ext(_BIG_NUMBER, data)
         if kind is str:
             return value.encode("utf-8", "backslashreplace").decode()
-        if kind in _SIMPLE and kind not in (list, tuple, set, frozenset):
+        if kind in _ATOMS or kind is Ext:
             return value
+        if id(value) in around:
+            return self._refused(value, "it is a part of itself")
+        if depth >= MOST_DEPTH - 1:  # what takes its place has a level of its own
+            return self._refused(value, "nested too deep")
+        around.add(id(value))
         try:
-            if isinstance(value, Mapping):
+            if isinstance(value, dict):
                 return {
-                    self._repaired_key(key, depth + 1): self._repaired(part, depth + 1) for key, part in value.items()
+                    self._repaired_key(key, depth + 1, around): self._repaired(part, depth + 1, around)
+                    for key, part in list(dict.items(value))
                 }
-            if isinstance(value, (list, tuple, Set, deque)):
-                return [self._repaired(part, depth + 1) for part in value]
-            if isinstance(value, Ext):
-                return value
-            return self._repaired(self._plain(value), depth + 1)
+            if isinstance(value, (list, tuple)):
+                return [self._repaired(part, depth + 1, around) for part in _parts(value)]
+            return self._repaired(self._plain(value), depth + 1, around)
         except Unserialisable:
             raise
         except Exception as error:
             return self._refused(value, f"raised {type(error).__name__}")
+        finally:
+            around.discard(id(value))
 
-    def _repaired_key(self, key: Any, depth: int) -> Any:
-        found = self._repaired(key, depth)
+    def _repaired_key(self, key: Any, depth: int, around: set[int]) -> Any:
+        found = self._repaired(key, depth, around)
         return found if isinstance(found, (str, int, float, bytes)) or found is None else str(found)
 
     def _refused(self, value: Any, why: str) -> Any:
@@ -219,8 +260,58 @@ class Packer:
         self.replaced += 1
         return {PLACEHOLDER: _name(type(value))}
 
+    def _too_large(self, kind: type, size: int) -> Any:
+        if self._strict:
+            raise Unserialisable(f"a {_name(kind)} of {size} bytes, and {self._most_bytes} may be captured")
+        self.replaced += 1
+        return {TOO_LARGE: _name(kind), "bytes": size}
 
-_SIMPLE = frozenset({type(None), bool, int, float, str, bytes, bytearray, list, tuple, set, frozenset})
+
+_ATOMS = frozenset({type(None), bool, int, float, str, bytes, bytearray})
+_SIMPLE = _ATOMS | {list, tuple, set, frozenset}
+
+
+def _is_deep(data: bytes) -> bool:
+    """Whether a packed value has more levels than a reader need expect."""
+    try:
+        return _may_be_deep(data) and _has_levels(_decode_any(data), MOST_DEPTH + 1)
+    except MalformedBatch:
+        return True
+
+
+def _may_be_deep(data: bytes) -> bool:
+    return len(data.translate(None, _NO_CONTAINERS)) > MOST_DEPTH
+
+
+def _has_levels(value: Any, levels: int) -> bool:
+    layer = [value]
+    for _ in range(levels):
+        layer = [each for each in layer if type(each) in (list, dict, tuple)]
+        if not layer:
+            return False
+        layer = [part for each in layer for part in (chain(each, each.values()) if type(each) is dict else each)]
+    return True
+
+
+def _may_be_shape(names: tuple[str, ...]) -> bool:
+    # Names of thousands of fields do not belong into a table that goes with every batch.
+    return len(names) <= MOST_SHAPE_NAMES and sum(map(len, names)) <= MOST_SHAPE_CHARACTERS
+
+
+def _parts(value: Any) -> list[Any]:
+    """What a list or tuple holds, whatever a subclass of it says."""
+    return list(list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value))
+
+
+def _fields(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    """The fields that have a value."""
+    found: dict[str, Any] = {}
+    for name in names:
+        try:
+            found[name] = getattr(value, name)
+        except AttributeError:
+            pass
+    return found
 
 
 def names_of(kind: type) -> tuple[str, ...]:
@@ -242,35 +333,93 @@ def _name(kind: type) -> str:
 def _timestamp(value: datetime) -> Any:
     if value.tzinfo is None:
         return value.isoformat()
-    since = value - _EPOCH
-    return Ext(_TIMESTAMP, _TIMESTAMP96.pack(since.microseconds * 1000, since.days * 86_400 + since.seconds))
+    since = value - _epoch()
+    seconds = since.days * 86_400 + since.seconds
+    if not _FIRST_SECOND <= seconds <= _LAST_SECOND:  # in UTC it would be in no year that there is
+        return value.isoformat()
+    if 0 <= seconds < 1 << 34:
+        return Ext(_TIMESTAMP, (since.microseconds * 1000 << 34 | seconds).to_bytes(8, "big"))
+    return Ext(_TIMESTAMP, _TIMESTAMP96.pack(since.microseconds * 1000, seconds))
+
+
+_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
+
+
+def _epoch() -> datetime:
+    from datetime import UTC, datetime
+
+    return datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _time(value: time) -> str:
+    return value.isoformat().replace("+00:00", "Z")
 
 
 def _duration(value: timedelta) -> str:
     total = abs(value)
+    sign = "-" if value != total else ""
+    days = f"{total.days}D" if total.days or not total else ""
     seconds = (
-        f"{total.seconds}.{total.microseconds:06}".rstrip("0").rstrip(".") if total.microseconds else str(total.seconds)
+        f"{total.seconds}.{total.microseconds:06}".rstrip("0").rstrip(".") if total.microseconds else total.seconds
     )
-    text = (f"{total.days}D" if total.days else "") + (f"T{seconds}S" if seconds != "0" or not total.days else "")
-    return f"{'-' * (value < timedelta(0))}P{text}"
+    return f"{sign}P{days}" + (f"T{seconds}S" if total.seconds or total.microseconds else "")
 
 
-def _array(value: Any, numpy: Any) -> Any:
-    if value.dtype.kind not in "iufb" or value.dtype.itemsize > 8:
-        return value.tolist()
-    ordered = numpy.ascontiguousarray(value)
-    head = msgpack.pack([ordered.dtype.str, list(value.shape)], str)
-    return Ext(_ARRAY, head + ordered.tobytes())
+_LONG = {"g": "f8", "G": "c16"}  # NumPy's numbers of more than 64 bits, and the nearest that others know
+
+
+def _scalar(value: Any) -> Any:
+    return value.astype(_LONG.get(value.dtype.char, value.dtype)).item()
+
+
+def _cells(shape: Iterable[int]) -> int:
+    """How many lists and numbers an array is shown as, at least: one without numbers may have many lists."""
+    return prod(max(length, 1) for length in shape)
+
+
+def _pair(value: complex) -> list[float]:
+    return [value.real, value.imag]
+
+
+_CONVERTERS: dict[str, Callable[[Any], Any]] = {
+    "builtins.str": str.__str__,
+    "builtins.float": float.__float__,
+    "builtins.int": int.__int__,
+    "builtins.bytes": bytes,
+    "builtins.bytearray": bytes,
+    "builtins.memoryview": bytes,
+    "builtins.complex": _pair,
+    "array.array": list,
+    "datetime.datetime": _timestamp,
+    "datetime.date": lambda value: value.isoformat(),
+    "datetime.time": _time,
+    "datetime.timedelta": _duration,
+    "decimal.Decimal": str,
+    "uuid.UUID": str,
+    "pathlib.PurePath": str,
+    "pathlib._local.PurePath": str,
+    "numpy.generic": _scalar,
+}
 
 
 def decode(data: bytes) -> Any:
     """The value in these bytes."""
-    if _decode is None:
-        return msgpack.unpack(data, _extension)
+    value = _decode_any(data)
+    if len(data) > MOST_DEPTH and _may_be_deep(data) and _has_levels(value, MOST_DEPTH + 1):
+        raise MalformedBatch(f"a value has more than {MOST_DEPTH} levels")
+    return value
+
+
+def _decode_any(data: bytes) -> Any:
+    if _decode is not None:
+        try:
+            return _decode(data)
+        except (msgspec.DecodeError, ValueError, RecursionError, TypeError, OverflowError):
+            pass  # the reader in Python knows better what is wrong, or reads a map that is the key of a map
     try:
-        return _decode(data)
-    except (msgspec.DecodeError, ValueError, RecursionError, TypeError, OverflowError) as error:
-        raise MalformedBatch(f"a value cannot be read: {error}") from None
+        return msgpack.unpack(data, _extension)
+    except RecursionError:
+        raise MalformedBatch("a value has too many levels") from None
 
 
 def unpacked(shape: Shape | None, data: bytes) -> Any:
@@ -296,37 +445,37 @@ def _extension(code: int, data: bytes | memoryview) -> Any:
     raise MalformedBatch(f"no value has the extension {code}")
 
 
+def _no_extension(code: int, data: bytes) -> Any:
+    raise MalformedBatch("an array's type and shape are plain")
+
+
 def _read_timestamp(data: bytes) -> datetime:
-    try:
-        if len(data) == 12:
-            nanoseconds, seconds = _TIMESTAMP96.unpack(data)
-        elif len(data) == 8:
-            number = int.from_bytes(data, "big")
-            nanoseconds, seconds = number >> 34, number & (1 << 34) - 1
-        elif len(data) == 4:
-            nanoseconds, seconds = 0, int.from_bytes(data, "big")
-        else:
-            raise MalformedBatch("a point in time has 4, 8 or 12 bytes")
-        return _EPOCH + timedelta(seconds=seconds, microseconds=nanoseconds // 1000)
-    except OverflowError:
-        raise MalformedBatch("a point in time is out of range") from None
+    from datetime import timedelta
+
+    if len(data) == 12:
+        nanoseconds, seconds = _TIMESTAMP96.unpack(data)
+    elif len(data) == 8:
+        number = int.from_bytes(data, "big")
+        nanoseconds, seconds = number >> 34, number & (1 << 34) - 1
+    elif len(data) == 4:
+        nanoseconds, seconds = 0, int.from_bytes(data, "big")
+    else:
+        raise MalformedBatch("a point in time has 4, 8 or 12 bytes")
+    if nanoseconds >= 1_000_000_000 or not _FIRST_SECOND <= seconds <= _LAST_SECOND:
+        raise MalformedBatch("a point in time is out of range")
+    return _epoch() + timedelta(seconds=seconds, microseconds=nanoseconds // 1000)
 
 
 def _read_array(data: bytes) -> ArrayValue:
-    head, size = msgpack.unpack_first(data, _extension)
+    head, size = msgpack.unpack_first(data, _no_extension)
     if not (isinstance(head, list) and len(head) == 2 and isinstance(head[0], str) and isinstance(head[1], list)):
         raise MalformedBatch("an array without type and shape")
     dtype, shape = head
     if dtype[:1] not in ("<", ">", "|") or dtype[1:] not in _DTYPES:
         raise MalformedBatch(f"no array is of type {dtype!r}")
-    count = 1
-    for length in shape:
-        if type(length) is not int or not 0 <= length <= len(data):
-            raise MalformedBatch("an array's shape is wrong")
-        count *= length
-        if count > len(data):
-            raise MalformedBatch("an array's shape is wrong")
-    if len(shape) > 32 or count * int(dtype[2:]) != len(data) - size:
+    if len(shape) > MOST_DIMENSIONS or not all(type(length) is int and 0 <= length < 1 << 32 for length in shape):
+        raise MalformedBatch("an array's shape is wrong")
+    if prod(shape) * int(dtype[2:]) != len(data) - size or _cells(shape) > max(len(data), MOST_EMPTY_CELLS):
         raise MalformedBatch("an array does not have the size that its shape says")
     return ArrayValue(dtype, tuple(shape), data[size:])
 

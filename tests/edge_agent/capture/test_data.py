@@ -93,16 +93,6 @@ class Moody:
         raise RuntimeError("do not ask")
 
 
-@dataclass
-class Broken:
-    value: int
-
-    def __getattribute__(self, name: str) -> Any:
-        if name == "value":
-            raise AttributeError("no value today")
-        return super().__getattribute__(name)
-
-
 def test_nested_values_and_those_of_numpy() -> None:
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     found = captured({"scalar": np.float64(1.5), "count": np.int32(7), "array": array, "deep": [{"x": (1, [2])}]})
@@ -144,12 +134,6 @@ def test_what_cannot_be_captured_is_replaced_and_counted(memory: Memory, make: A
     assert worse.attributes["$unserialisable"].endswith(name)
     assert good.attributes == {"z": 2}
     assert counts()["replaced"] >= 2
-
-
-def test_a_value_whose_parts_cannot_be_read_is_replaced_and_counted(memory: Memory) -> None:
-    Task("t", Workflow("w")).begin([Data("bad", "w", Broken(1)), Data("good", "w", {"z": 2})])
-    assert [item.attributes for item in memory.of(TaskBegun)[0].used] == [{"$unserialisable": "Broken"}, {"z": 2}]
-    assert (counts()["replaced"], counts()["unserialisable"]) == (1, 1)
 
 
 def test_strict_mode_raises_where_a_value_cannot_be_captured() -> None:
@@ -207,10 +191,9 @@ def test_a_row_never_holds_more_than_a_datagram(memory: Memory) -> None:
     with Task("t", workflow, dependencies=names).begin([Data("wide", "w", derivations=names), *many]) as task:
         for each in many:
             task.generate(each)
-    for row, size in zip(memory.rows, memory.sizes, strict=True):
+    for row in memory.rows:
         batch = encode_batch(Header(1, 7, 0), [row], "car-7", codec=Codec.NONE)
         assert len(batch) < MOST_BATCH_BYTES
-        assert len(batch) - 1_000 < size or row[1] == 2
     ((begun, ended),) = memory.tasks()
     kept = [item.attributes for item in ended.generated if "blob" in item.attributes]
     assert len(kept) == MOST_ROW_BYTES // 9_100

@@ -95,6 +95,11 @@ def test_data_goes_in_and_out_as_it_is(memory: Memory) -> None:
     assert [item.id for item in splitting[1].generated] == ["half-1", "half-2"]
 
 
+class Worker:
+    def work(this, hours: int, speed: int = 1, *, self: int = 1) -> int:
+        return hours * speed
+
+
 class Model:
     @task
     def fit(self, rate: float) -> float:
@@ -117,11 +122,13 @@ def test_methods(memory: Memory) -> None:
         assert Model.fit(Model(), rate=1.0) == 2.0
         assert Model.load("here") == "here"
         assert Model.score(0.5) == -0.5
+        assert task(Worker().work)(7, speed=2) == 14
     assert [items[0].attributes for items in used(memory)] == [
         {"rate": 0.5},
         {"rate": 1.0},
         {"path": "here"},
         {"error": 0.5},
+        {"hours": 7, "speed": 2, "self": 1},
     ]
     assert counts() == {"replaced": 0}
 

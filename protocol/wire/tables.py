@@ -1,0 +1,126 @@
+"""Values in columns: all that have one shape are the rows of a table, written column by column.
+
+A column of numbers is an array, a column of lists is a column of their parts, and so on: few calls into C for many
+values, and neighbours that resemble each other for the compressor. Only where the values of a column are of several
+types is each of them written by itself.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from itertools import chain, pairwise
+from sys import byteorder
+from typing import Any
+
+from protocol.wire.columns import Reader, put_blobs, put_ints, put_small, put_texts, put_varint
+from protocol.wire.errors import MalformedBatch
+from protocol.wire.msgpack import pack, unpack
+
+MOST_PARTS = 1 << 18  # of lists, in one column
+_MOST_DEPTH = 8
+_NULL, _BOOL, _INT, _FLOAT, _TEXT, _BYTES, _LIST, _MIXED, _FEW_TEXTS = range(9)
+_LEAST, _MOST = -(2**63), 2**63 - 1
+
+
+def put_column(out: bytearray, values: Sequence[Any], plain: Callable[[Any], Any], depth: int = 0) -> None:
+    """A column of values that were captured: numbers, texts, bytes, tuples of such, or what `plain` makes of them."""
+    kinds = set(map(type, values))
+    kind = kinds.pop() if len(kinds) == 1 else None
+    if kind is int and _LEAST <= min(values) and max(values) <= _MOST:
+        out.append(_INT)
+        put_ints(out, values)
+    elif kind is float:
+        out.append(_FLOAT)
+        put_floats(out, values)
+    elif kind is str:
+        _put_texts(out, values)
+    elif kind is tuple and depth < _MOST_DEPTH:
+        out.append(_LIST)
+        put_small(out, [len(value) for value in values])
+        put_column(out, list(chain.from_iterable(values)), plain, depth + 1)
+    elif kind is bool:
+        out.append(_BOOL)
+        put_small(out, values)
+    elif kind is bytes:
+        out.append(_BYTES)
+        put_blobs(out, values)
+    elif kind is None or kind is not type(None):
+        if values:
+            out.append(_MIXED)
+            put_blobs(out, [pack(value, plain) for value in values])
+        else:
+            out.append(_NULL)
+    else:
+        out.append(_NULL)
+
+
+def put_floats(out: bytearray, values: Sequence[float]) -> None:
+    """Floats turned on their side: the same byte of each number stands together."""
+    column = array("d", values)
+    if byteorder == "big":
+        column.byteswap()
+    data = column.tobytes()
+    for at in range(8):
+        out += data[at::8]
+
+
+def _put_texts(out: bytearray, values: Sequence[str]) -> None:
+    known: dict[str, int] = {}
+    places = [known.setdefault(value, len(known)) for value in values]
+    if 2 * len(known) <= len(values):
+        out.append(_FEW_TEXTS)
+        put_varint(out, len(known))
+        put_texts(out, list(known))
+        put_small(out, places)
+    else:
+        out.append(_TEXT)
+        put_texts(out, values)
+
+
+def read_column(reader: Reader, count: int, extension: Callable[[int, bytes], Any], depth: int = 0) -> Sequence[Any]:
+    """The values again; lists as lists."""
+    code = reader.byte()
+    if code == _INT:
+        return reader.ints(count)
+    if code == _FLOAT:
+        return read_floats(reader, count)
+    if code == _TEXT:
+        return reader.texts(count)
+    if code == _FEW_TEXTS:
+        known = reader.texts(reader.varint(count))
+        return [known[place] for place in reader.small(count, len(known))]
+    if code == _LIST and depth < _MOST_DEPTH:
+        return _read_lists(reader, count, extension, depth)
+    if code == _BOOL:
+        return [place == 1 for place in reader.small(count, 2)]
+    if code == _BYTES:
+        return reader.blobs(count)
+    if code == _MIXED:
+        return [unpack(data, extension) for data in reader.blobs(count)]
+    if code == _NULL:
+        return [None] * count
+    raise MalformedBatch(f"no column of values has code {code}")
+
+
+def read_floats(reader: Reader, count: int) -> array[float]:
+    """Floats upright again."""
+    turned = reader.take(8 * count)
+    upright = bytearray(8 * count)
+    for at in range(8):
+        upright[at::8] = turned[at * count : (at + 1) * count]
+    column = array("d", bytes(upright))
+    if byteorder == "big":
+        column.byteswap()
+    return column
+
+
+def _read_lists(reader: Reader, count: int, extension: Callable[[int, bytes], Any], depth: int) -> list[list[Any]]:
+    lengths = reader.small(count, MOST_PARTS + 1)
+    ends = [0]
+    for length in lengths:
+        ends.append(ends[-1] + length)
+    if ends[-1] > MOST_PARTS:
+        raise MalformedBatch(f"lists of more than {MOST_PARTS} parts")
+    parts = list(read_column(reader, ends[-1], extension, depth + 1))
+    return [parts[begin:end] for begin, end in pairwise(ends)]

@@ -1,0 +1,176 @@
+"""The report on a whole log finds each kind of fault, and nothing in a log without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from collector.log import Fault, Position, Row, ShardReport, verify
+from collector.log.segment import Segment, encoded
+from tests.collector.log.batches import GAP, NONCE, SHARD, SNAPSHOT, batch, log_batches, opened, segments
+
+
+def gap_of(row: Row) -> range | None:
+    """A gap's data are the first and the last seq that will never come."""
+    if row.kind != GAP:
+        return None
+    first, last = row.data.decode().split("-")
+    return range(int(first), int(last) + 1)
+
+
+def gap(seq: int, first: int, last: int) -> Row:
+    return Row(GAP, "a", NONCE, seq, f"{first}-{last}".encode())
+
+
+def report(folder: Path) -> ShardReport:
+    (only,) = verify(folder, snapshot_kind=SNAPSHOT, gap_of=gap_of)
+    return only
+
+
+def faults(folder: Path, *commits: list[Row]) -> list[tuple[Fault, Position]]:
+    """What is found after these were committed."""
+    writer, _ = opened(folder)
+    for rows in commits:
+        writer.append(rows)
+        writer.commit()
+    writer.close()
+    return [(each.fault, each.at) for each in report(folder).findings]
+
+
+def test_a_sound_log_has_no_findings(tmp_path: Path) -> None:
+    log_batches(tmp_path, "a", range(3))
+    log_batches(tmp_path, "b", range(7, 9))
+    log_batches(tmp_path, "a", range(3, 5))
+    size_bytes = sum(path.stat().st_size for path in segments(tmp_path))
+    assert report(tmp_path) == ShardReport(SHARD, 3, 10, 17, size_bytes)
+
+
+def test_every_shard_has_its_report(tmp_path: Path) -> None:
+    assert list(verify(tmp_path, snapshot_kind=SNAPSHOT)) == []
+    for shard in (1, 3):
+        (tmp_path / f"shard-{shard:02d}").mkdir()
+    assert list(verify(tmp_path, snapshot_kind=SNAPSHOT)) == [ShardReport(1), ShardReport(3)]
+
+
+# The order
+
+
+def test_another_start_of_the_agent_has_its_own_order(tmp_path: Path) -> None:
+    assert faults(tmp_path, batch("a", 5), batch("a", 0, nonce=1), batch("a", 6), batch("a", 1, nonce=1)) == []
+
+
+@pytest.mark.parametrize(
+    ("commits", "wanted"),
+    [
+        ([batch("a", 0), batch("a", 2)], [(Fault.MISSING_SEQ, Position(1, 2))]),
+        ([batch("a", 0), batch("a", 3), batch("a", 1)], [(Fault.MISSING_SEQ, (1, 2)), (Fault.OUT_OF_ORDER, (1, 4))]),
+        ([batch("a", 4), batch("a", 3)], [(Fault.OUT_OF_ORDER, (1, 2))]),
+        ([batch("a", 0), batch("a", 1), batch("a", 0)], [(Fault.DUPLICATE, (1, 4))]),
+        ([batch("a", 0, [1, 2, 2])], [(Fault.DUPLICATE, (1, 2))]),
+        ([batch("a", 0, [1]), batch("a", 0, [2])], [(Fault.OUT_OF_ORDER, (1, 1))]),
+        (
+            [batch("a", 0, [1]) + batch("b", 0) + batch("a", 0, [1])],
+            [(Fault.OUT_OF_ORDER, (1, 3)), (Fault.DUPLICATE, (1, 3))],
+        ),
+    ],
+)
+def test_what_breaks_the_order_is_found(
+    tmp_path: Path, commits: list[list[Row]], wanted: list[tuple[Fault, tuple[int, int]]]
+) -> None:
+    assert faults(tmp_path, *commits) == wanted
+
+
+@pytest.mark.parametrize(
+    ("commits", "missing"),
+    [
+        ([batch("a", 0), [*batch("a", 5), gap(5, 1, 4)]], ""),
+        ([batch("a", 0), [gap(1, 2, 4)], batch("a", 5)], ""),
+        ([batch("a", 0), [gap(1, 4, 4)], [gap(5, 2, 3)]], ""),
+        ([batch("a", 0), [gap(6, 2, 3)]], "seqs 1 to 1, seqs 4 to 5"),
+        ([batch("a", 0), [gap(6, 0, 3)]], "seqs 4 to 5"),
+        ([batch("a", 0), [gap(6, 3, 99)]], "seqs 1 to 2"),
+        ([batch("a", 0), [gap(9, 2, 3), *batch("a", 9), gap(9, 6, 6)]], "seqs 1 to 1, seqs 4 to 5, seqs 7 to 8"),
+    ],
+)
+def test_a_gap_names_seqs_that_may_be_missing(tmp_path: Path, commits: list[list[Row]], missing: str) -> None:
+    faults(tmp_path, *commits)
+    found = [each for each in report(tmp_path).findings if each.fault is Fault.MISSING_SEQ]
+    assert ", ".join(each.text.split(": ")[1].removesuffix(" never came") for each in found) == missing
+
+
+def test_a_finding_reads_well(tmp_path: Path) -> None:
+    faults(tmp_path, batch("a", 0), batch("a", 2))
+    (finding,) = report(tmp_path).findings
+    assert str(finding) == (
+        "shard 5 segment 1 row 2: missing seq: kind 1 of a nonce fffffffffffffffd seq 2: seqs 1 to 1 never came"
+    )
+
+
+# The files
+
+
+def test_a_torn_tail_is_counted_but_is_no_fault(tmp_path: Path) -> None:
+    log_batches(tmp_path, "a", range(2))
+    with segments(tmp_path)[0].open("ab") as handle:
+        handle.write(b"half")
+    assert (report(tmp_path).torn_bytes, report(tmp_path).findings) == (4, [])
+
+
+def test_damage_before_the_position_is_a_fault(tmp_path: Path) -> None:
+    log_batches(tmp_path, "a", range(2))
+    with Segment(segments(tmp_path)[0]) as segment:
+        second = list(segment.frames())[2]
+    with segments(tmp_path)[0].open("r+b") as handle:
+        handle.truncate(second.end - 1)
+    (finding,) = report(tmp_path).findings
+    assert (finding.fault, finding.at) == (Fault.DAMAGED, Position(1, 2))
+    with segments(tmp_path)[0].open("r+b") as handle:
+        handle.truncate(second.offset)
+    (finding,) = report(tmp_path).findings
+    assert (finding.fault, finding.at) == (Fault.DAMAGED, Position(1, 2))
+
+
+def test_a_wrong_check_is_found_and_the_rest_is_read(tmp_path: Path) -> None:
+    writer, _ = opened(tmp_path, compression=None)
+    writer.append(batch("a", 0) + batch("a", 1))
+    writer.commit()
+    writer.close()
+    path = segments(tmp_path)[0]
+    path.write_bytes(path.read_bytes().replace(b"a:0:2", b"a:0:7"))
+    (finding,) = report(tmp_path).findings
+    assert (finding.fault, finding.at) == (Fault.WRONG_CHECK, Position(1, 1))
+    assert report(tmp_path).rows == 4
+
+
+def test_a_check_covers_every_field(tmp_path: Path) -> None:
+    writer, _ = opened(tmp_path)
+    writer.append([Row(1, "a", 2, 3, b"4")])
+    writer.commit()
+    writer.close()
+    path = segments(tmp_path)[0]
+    with Segment(path) as segment:
+        *_, last = segment.frames()
+        checks = segment.batch(last).column("check").to_pylist()
+    for row in (
+        Row(2, "a", 2, 3, b"4"),
+        Row(1, "b", 2, 3, b"4"),
+        Row(1, "a", 3, 3, b"4"),
+        Row(1, "a", 2, 4, b"4"),
+        Row(1, "a", 2, 3, b"5"),
+        Row(1, "a4", 2, 3, b""),
+    ):
+        content = path.read_bytes()[: last.offset] + encoded([row], checks, None)
+        path.write_bytes(content)
+        assert [each.fault for each in report(tmp_path).findings] == [Fault.WRONG_CHECK], row
+
+
+def test_a_missing_segment_is_found(tmp_path: Path) -> None:
+    for seq in range(4):
+        log_batches(tmp_path, "a", [seq])
+    segments(tmp_path)[0].unlink()
+    assert report(tmp_path).findings == []
+    segments(tmp_path)[1].unlink()
+    segments(tmp_path)[1].unlink()
+    found = [(each.fault, each.at) for each in report(tmp_path).findings]
+    assert found == [(Fault.MISSING_SEGMENT, Position(3, 0)), (Fault.MISSING_SEGMENT, Position(4, 0))]
