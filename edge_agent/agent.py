@@ -13,7 +13,6 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -33,6 +32,7 @@ from edge_agent.spool import Spool, SpoolError, SpoolLocked
 from edge_agent.transport import Client, Message, TransportError
 from protocol.ids import StreamId
 from protocol.plan import PlanDocument
+from protocol.record import replaced
 from protocol.records import Declared, End, Gap, Origin, Received, Status
 from protocol.topics import AGENT_NAME, down_topic, tuples_topic, up_topic
 from protocol.wire.answers import Answer, Logged, Taken, decode_answer, encode_answer
@@ -381,7 +381,7 @@ def default_agent() -> Agent:
     folder = Path(settings.spool) if settings.spool else state_folder() / name
     for number in range(1, _MOST_SIBLINGS):
         suffix = "" if number == 1 else f"-{number}"
-        own = replace(settings, name=f"{name[: 23 - len(suffix)]}{suffix}", spool=f"{folder}{suffix}")
+        own = replaced(settings, name=f"{name[: 23 - len(suffix)]}{suffix}", spool=f"{folder}{suffix}")
         try:
             return Agent(own).start()
         except SpoolLocked:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from protocol.address import parse_address
+from protocol.record import record, replaced
 from protocol.topics import AGENT_NAME
 
 WhenFull = Literal["drop-oldest", "block"]
@@ -33,7 +32,7 @@ class ConfigError(Exception):
     """A setting that cannot be used."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Settings:
     """One agent's identity, limits and patience."""
 
@@ -95,7 +94,7 @@ def load_settings(
     path: Path | str | None = None, environment: Mapping[str, str] = os.environ, **flags: Any
 ) -> Settings:
     """Settings from a file (or the one that THREADLINE_CONFIG names), the environment and flags that are not None."""
-    known = {field.name: field for field in fields(Settings)}
+    known = Settings.__match_args__
     found: dict[str, Any] = {}
     path = path or environment.get("THREADLINE_CONFIG")
     if path:
@@ -109,11 +108,13 @@ def load_settings(
     found.update({name: value for name, value in flags.items() if value is not None})
     settings = Settings()
     for name, value in found.items():
-        settings = replace(settings, **{name: _typed(name, value, getattr(settings, name))})
+        settings = replaced(settings, **{name: _typed(name, value, getattr(settings, name))})
     return settings
 
 
 def _read(path: Path) -> dict[str, Any]:
+    import tomllib
+
     try:
         with path.open("rb") as file:
             return tomllib.load(file)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 
 from edge_agent import capture
 from edge_agent.agent import Agent, host_name, state_folder
@@ -13,6 +12,7 @@ from edge_agent.app_file import App
 from edge_agent.collector import relax_collector
 from edge_agent.config import Settings
 from edge_agent.plan_run import PlanRun
+from protocol.record import replaced
 
 _LOG = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ class ConnectedRun:
 
     def __init__(self, app: App, settings: Settings, provenance: str | None) -> None:
         name = settings.name or host_name()
-        settings = replace(settings, name=name, spool=settings.spool or str(state_folder() / name))
+        settings = replaced(settings, name=name, spool=settings.spool or str(state_folder() / name))
         plan = app.build() if app.has_plan else None
         if plan is not None and provenance:
             plan.provenance = provenance

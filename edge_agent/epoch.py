@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
 
 from edge_agent.spool.files import write_at
+from protocol.record import record
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ _FILE = "epoch"
 _MOST_DIGITS = 20
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Epoch:
     """One start of an agent."""
 

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from zlib import crc32
 
 from edge_agent.spool.files import write_at
+from protocol.record import as_dict, made, record
 from protocol.wire.errors import MalformedBatch
 from protocol.wire.values import Packer, decode
 
 _HEAD = struct.Struct("<QII")
 
 
-@dataclass(slots=True)
+@record
 class Progressed:
     """How far an epoch had come. `positions` is what was taken from other agents: "agent/stream" to (spool, next)."""
 
@@ -27,9 +27,9 @@ class Progressed:
     next_seq: int = 0
     next_event: int = 0
     ended: bool = False
-    next_seqs: dict[str, int] = field(default_factory=dict)
-    progress: dict[str, list[int]] = field(default_factory=dict)
-    positions: dict[str, list[int]] = field(default_factory=dict)
+    next_seqs: dict[str, int] = made(factory=dict)
+    progress: dict[str, list[int]] = made(factory=dict)
+    positions: dict[str, list[int]] = made(factory=dict)
 
 
 class Memory:
@@ -62,7 +62,7 @@ class Memory:
         If the disk does not take it, the next try is for the same file: the other one is whole.
         """
         count = self._count + 1
-        body = self._packer.encode(asdict(state))
+        body = self._packer.encode(as_dict(state))
         which = count % 2
         write_at(self._fds[which], _HEAD.pack(count, len(body), crc32(body)) + body, 0)
         self._count = count

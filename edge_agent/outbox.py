@@ -13,7 +13,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from time import monotonic
 
 from edge_agent.config import Settings
@@ -22,6 +21,7 @@ from edge_agent.giving_up import replacement
 from edge_agent.grouping import Group
 from edge_agent.memory import Memory, Progressed
 from edge_agent.spool import Spool, SpoolError, SpoolFull
+from protocol.record import record
 from protocol.records import Gap, Lost
 from protocol.wire.batch import Header, encode_batch
 from protocol.wire.compression import READABLE, Codec
@@ -46,7 +46,7 @@ def events_in(rows: Sequence[Pending]) -> int:
     return sum([row[0] is Kind.EVENT for row in rows])
 
 
-@dataclass(slots=True)
+@record
 class _After:
     """Something to do when everything before it is on disk. `durable`: also safe from a power cut."""
 
@@ -75,7 +75,7 @@ class _Dropped:
 _Queued = Pending | _Dropped | _After
 
 
-@dataclass(slots=True)
+@record
 class _Batch:
     """A batch on its way into the spool, and how many records of its group it holds. Without a group it is one that an
     earlier process has left."""

@@ -6,19 +6,18 @@ where the last one has left its results.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+from protocol.record import made, record
 from protocol.wire.crossing import Crossing
 
 MOST_EARLY = 64
 
 
-@dataclass(slots=True)
+@record
 class _Position:
     spool: int | None = None
     next_seq: int = 0
-    early: dict[int, Crossing] = field(default_factory=dict)
-    former: set[int] = field(default_factory=set)
+    early: dict[int, Crossing] = made(factory=dict)
+    former: set[int] = made(factory=set)
 
 
 class Receiving:

@@ -7,16 +7,16 @@ that stay out, so the wait is long and grows; news from the far end shortens it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from random import Random
 
 from protocol.mqttsn import RetryPolicy, RoundTrip
+from protocol.record import record
 
 NEVER = float("inf")
 PATIENCE = RetryPolicy(first_s=3.0, least_s=1.0, most_s=60.0)
 
 
-@dataclass(slots=True)
+@record
 class Flight:
     """An entry that was sent. `over_at`: when the transport had done its part, the last time."""
 

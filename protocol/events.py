@@ -6,15 +6,16 @@ Ids are the user's and may repeat. What happened is told apart by keys: the n-th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from protocol.record import record
 
 UNKNOWN = -1  # the key of a task that was named by an id that nothing had before
 Status = Literal["finished", "failed"]
 STATUSES: tuple[Status, ...] = ("finished", "failed")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DataItem:
     """Data as a task used or generated it (an Entity)."""
 
@@ -24,7 +25,7 @@ class DataItem:
     attributes: Any
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Dependency:
     """A task that another one waits for: by the id that the user gave, and by key if it is known."""
 
@@ -32,7 +33,7 @@ class Dependency:
     key: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WorkflowBegun:
     """A workflow has begun (an Agent)."""
 
@@ -43,7 +44,7 @@ class WorkflowBegun:
     attributes: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WorkflowEnded:
     """A workflow has ended."""
 
@@ -54,7 +55,7 @@ class WorkflowEnded:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TaskBegun:
     """A task is running (an Activity)."""
 
@@ -68,7 +69,7 @@ class TaskBegun:
     used: tuple[DataItem, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TaskEnded:
     """A task has ended, well or with an error."""
 
@@ -83,7 +84,7 @@ class TaskEnded:
 Event = WorkflowBegun | WorkflowEnded | TaskBegun | TaskEnded
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Relation:
     """A PROV-DM relation; its ends are `workflow:KEY`, `task:KEY` (`task:?ID` if unknown) or `data:ID`."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from protocol.ids import StreamId, TupleId
+from protocol.record import record
 
 # As a watermark: nothing is promised, nothing more will come. As a hold: nothing is held.
 BEGINNING = -(2**63)
@@ -112,7 +112,7 @@ class Delivery:
         return (Delivery, (self.stream, self.seq, self.ts, self.payload, origins))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Progress:
     """A promise about a delivering stream: later tuples have ts >= watermark; `hold` is the oldest
     ts that a length window may still bring back."""
@@ -122,7 +122,7 @@ class Progress:
     hold: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Late:
     """A tuple below the watermark that its source had promised: in no result and no provenance."""
 
@@ -132,7 +132,7 @@ class Late:
     watermark: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Skipped:
     """A tuple or result left out because the user's function raised and the plan said to go on."""
 
@@ -143,14 +143,14 @@ class Skipped:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Declared:
     """The plan of an epoch, as JSON: its first record."""
 
     plan: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Lost:
     """Tuples of a stream, or captured events, from one number to another."""
 
@@ -159,7 +159,7 @@ class Lost:
     last: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Gap:
     """What will never come, and why. `epoch` and `nonce` say whose records they were; batches are (first, last).
 
@@ -179,14 +179,14 @@ class Gap:
     next_event: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class End:
     """The epoch has ended as it should: nothing follows."""
 
     ts: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Received:
     """How much an agent has taken over of what another one sends it: told with what came of it, so that neither a tuple
     is taken twice nor its results are lost. `spool` says what `next_seq` counts in."""
@@ -197,7 +197,7 @@ class Received:
     next_seq: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Status:
     """How the agent is: told every few seconds. `clock_ms` is the device's own idea of the time."""
 
@@ -211,7 +211,7 @@ class Status:
     operators: dict[str, tuple[int, int, int, int]]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Assertion:
     """A SAF event key: where a tuple of a stream stands in time and order, and its content if it is a first input."""
 
@@ -222,7 +222,7 @@ class Assertion:
     payload: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sketch:
     """A Bloom filter over what an agent keeps to itself: vertices, or the edges between them."""
 

@@ -12,7 +12,6 @@ import selectors
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from random import Random
 from time import monotonic
 from types import TracebackType
@@ -26,6 +25,7 @@ from edge_agent.transport.requests import OnMessage
 from edge_agent.transport.session import ClientSession
 from protocol.address import Address, format_address, parse_address
 from protocol.mqttsn import MAX_PACKET_BYTES, RetryPolicy
+from protocol.record import replaced
 
 _LOG = logging.getLogger(__name__)
 _RECEIVE_BURST = 64
@@ -72,7 +72,7 @@ class Client:
             max_queued=max_queued,
             max_queued_bytes=max_queued_bytes,
         )
-        self._session = ClientSession(config if retry is None else replace(config, retry=retry), random)
+        self._session = ClientSession(config if retry is None else replaced(config, retry=retry), random)
         self._stats = self._session.stats()
         self._waiters = Waiters()
         self._connect = connect
@@ -224,7 +224,7 @@ class Client:
         """A copy of the counters and the present state."""
         with self._waiters:
             stats = self._session.stats()
-            return replace(
+            return replaced(
                 stats,
                 delivered=dict(stats.delivered),
                 malformed=dict(stats.malformed),

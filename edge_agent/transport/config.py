@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from protocol.mqttsn import MAX_PACKET_BYTES, MAX_UDP_PAYLOAD_BYTES, RetryPolicy, is_topic_id, is_topic_name
+from protocol.record import made, record
 
 MAX_CLIENT_ID_CHARS = 23
 MAX_DURATION_S = 65_535
 MAX_WINDOW = 32_768  # half of the message ids, so that a free one is always near
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Will:
     """What the gateway publishes for a client that vanishes without a goodbye."""
 
@@ -34,7 +34,7 @@ def _retry_policy() -> RetryPolicy:
     return RetryPolicy(first_s=1.0, least_s=0.2, most_s=10.0, attempts=8)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SessionConfig:
     """One client's identity, limits and patience."""
 
@@ -42,14 +42,14 @@ class SessionConfig:
     keep_alive_s: int = 60
     clean: bool = False
     will: Will | None = None
-    predefined: Mapping[str, int] = field(default_factory=dict)
+    predefined: Mapping[str, int] = made(factory=dict)
     gateways: int = 1
     window: int = 16
     max_queued: int = 1_000
     max_queued_bytes: int = 1 << 20
     max_topics: int = 1_024
     max_packet_bytes: int = min(MAX_PACKET_BYTES, MAX_UDP_PAYLOAD_BYTES)
-    retry: RetryPolicy = field(default_factory=_retry_policy)
+    retry: RetryPolicy = made(factory=_retry_policy)
     connect_attempts: int = 4
     reconnect_first_s: float = 0.5
     reconnect_most_s: float = 30.0

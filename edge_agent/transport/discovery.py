@@ -13,18 +13,18 @@ import socket
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from time import monotonic
 
 from edge_agent.transport.address import SocketAddress, resolve
 from protocol.address import Address, format_address, parse_address
 from protocol.mqttsn import MAX_PACKET_BYTES, Advertise, GwInfo, MalformedPacket, SearchGw, decode, encode
+from protocol.record import record
 
 _LOG = logging.getLogger(__name__)
 _FIRST_WAIT_S = 0.5
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Gateway:
     """A gateway that was heard of: its id, and its address in the form `Client` takes."""
 

@@ -7,11 +7,11 @@ message on boards where a lock per message shows: all of a client's pendings wai
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from threading import Condition, Thread, current_thread
 from typing import Generic, TypeVar, cast
 
 from protocol.mqttsn import ReturnCode
+from protocol.record import made, record
 
 T = TypeVar("T")
 
@@ -112,7 +112,7 @@ class Pending(Generic[T]):
 Delivery = Pending[None]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Message:
     """A received message. `topic` is a number only for a predefined id that has no name here."""
 
@@ -122,7 +122,7 @@ class Message:
     retain: bool
 
 
-@dataclass(slots=True)
+@record
 class Stats:
     """Counters since the start, and the present state. `delivered` is by QoS, `malformed`, `unexpected` by reason."""
 
@@ -135,9 +135,9 @@ class Stats:
     foreign: int = 0
     send_errors: int = 0
     callback_errors: int = 0
-    delivered: dict[int, int] = field(default_factory=lambda: {-1: 0, 0: 0, 1: 0, 2: 0})
-    malformed: dict[str, int] = field(default_factory=dict)
-    unexpected: dict[str, int] = field(default_factory=dict)
+    delivered: dict[int, int] = made(factory=lambda: {-1: 0, 0: 0, 1: 0, 2: 0})
+    malformed: dict[str, int] = made(factory=dict)
+    unexpected: dict[str, int] = made(factory=dict)
     state: str = ""
     queued: int = 0
     queued_bytes: int = 0

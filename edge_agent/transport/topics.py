@@ -7,8 +7,6 @@ forgotten with it, because a gateway that restarted may have given the same numb
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from edge_agent.transport.config import SessionConfig
 from protocol.mqttsn import (
     MAX_TOPIC_BYTES,
@@ -21,11 +19,12 @@ from protocol.mqttsn import (
     short_topic_id,
     short_topic_name,
 )
+from protocol.record import record
 
 _NORMAL, _PREDEFINED, _SHORT = int(TopicType.NORMAL), int(TopicType.PREDEFINED), int(TopicType.SHORT)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Topic:
     """A topic or filter as the application means it. `number` is 0 for a normal name: the gateway gives it one."""
 

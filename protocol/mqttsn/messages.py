@@ -10,10 +10,11 @@ datagram that passes the gateway builds at least one: treat them as values all t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
 from typing import ClassVar, Protocol, Self
+
+from protocol.record import record
 
 MAX_PACKET_BYTES = 65_535
 MAX_UDP_PAYLOAD_BYTES = 65_507
@@ -149,7 +150,7 @@ class Message(Protocol):
     def body(self) -> bytes: ...
 
 
-@dataclass(slots=True)
+@record
 class Advertise:
     TYPE: ClassVar[MessageType] = MessageType.ADVERTISE
     gateway_id: int
@@ -164,7 +165,7 @@ class Advertise:
         return Advertise(*_ID_U16.unpack(body))
 
 
-@dataclass(slots=True)
+@record
 class SearchGw:
     TYPE: ClassVar[MessageType] = MessageType.SEARCHGW
     radius: int = 0
@@ -178,7 +179,7 @@ class SearchGw:
         return SearchGw(body[0])
 
 
-@dataclass(slots=True)
+@record
 class GwInfo:
     """`address` is empty when the gateway itself answers: its address is then the datagram's."""
 
@@ -195,7 +196,7 @@ class GwInfo:
         return GwInfo(body[0], body[1:])
 
 
-@dataclass(slots=True)
+@record
 class Connect:
     TYPE: ClassVar[MessageType] = MessageType.CONNECT
     client_id: str
@@ -215,7 +216,7 @@ class Connect:
         return Connect(_text(body[4:]), keep_alive_s, bool(flags & CLEAN), bool(flags & WILL), protocol_id)
 
 
-@dataclass(slots=True)
+@record
 class _Code:
     return_code: int
 
@@ -228,22 +229,22 @@ class _Code:
         return cls(body[0])
 
 
-@dataclass(slots=True)
+@record
 class ConnAck(_Code):
     TYPE: ClassVar[MessageType] = MessageType.CONNACK
 
 
-@dataclass(slots=True)
+@record
 class WillTopicResp(_Code):
     TYPE: ClassVar[MessageType] = MessageType.WILLTOPICRESP
 
 
-@dataclass(slots=True)
+@record
 class WillMsgResp(_Code):
     TYPE: ClassVar[MessageType] = MessageType.WILLMSGRESP
 
 
-@dataclass(slots=True)
+@record
 class _Empty:
     def body(self) -> bytes:
         return b""
@@ -254,22 +255,22 @@ class _Empty:
         return cls()
 
 
-@dataclass(slots=True)
+@record
 class WillTopicReq(_Empty):
     TYPE: ClassVar[MessageType] = MessageType.WILLTOPICREQ
 
 
-@dataclass(slots=True)
+@record
 class WillMsgReq(_Empty):
     TYPE: ClassVar[MessageType] = MessageType.WILLMSGREQ
 
 
-@dataclass(slots=True)
+@record
 class PingResp(_Empty):
     TYPE: ClassVar[MessageType] = MessageType.PINGRESP
 
 
-@dataclass(slots=True)
+@record
 class _WillTopic:
     """An empty topic is the message without flags and means "no will"."""
 
@@ -293,17 +294,17 @@ class _WillTopic:
         return cls(_text(body[1:]), qos, bool(body[0] & RETAIN))
 
 
-@dataclass(slots=True)
+@record
 class WillTopic(_WillTopic):
     TYPE: ClassVar[MessageType] = MessageType.WILLTOPIC
 
 
-@dataclass(slots=True)
+@record
 class WillTopicUpd(_WillTopic):
     TYPE: ClassVar[MessageType] = MessageType.WILLTOPICUPD
 
 
-@dataclass(slots=True)
+@record
 class _WillMsg:
     payload: bytes
 
@@ -315,17 +316,17 @@ class _WillMsg:
         return cls(body)
 
 
-@dataclass(slots=True)
+@record
 class WillMsg(_WillMsg):
     TYPE: ClassVar[MessageType] = MessageType.WILLMSG
 
 
-@dataclass(slots=True)
+@record
 class WillMsgUpd(_WillMsg):
     TYPE: ClassVar[MessageType] = MessageType.WILLMSGUPD
 
 
-@dataclass(slots=True)
+@record
 class Register:
     """Client to gateway: `topic_id` is 0. Gateway to client: it is the id the gateway gave to the name."""
 
@@ -344,7 +345,7 @@ class Register:
         return Register(topic_id, msg_id, _text(body[4:]))
 
 
-@dataclass(slots=True)
+@record
 class _TopicAck:
     topic_id: int
     msg_id: int
@@ -359,17 +360,17 @@ class _TopicAck:
         return cls(*_U16_U16_CODE.unpack(body))
 
 
-@dataclass(slots=True)
+@record
 class RegAck(_TopicAck):
     TYPE: ClassVar[MessageType] = MessageType.REGACK
 
 
-@dataclass(slots=True)
+@record
 class PubAck(_TopicAck):
     TYPE: ClassVar[MessageType] = MessageType.PUBACK
 
 
-@dataclass(slots=True)
+@record
 class Publish:
     """`topic_id` is the registered or predefined id, or the two octets of a short name (`short_topic_name`)."""
 
@@ -405,7 +406,7 @@ class Publish:
         )
 
 
-@dataclass(slots=True)
+@record
 class _MsgId:
     msg_id: int
 
@@ -417,22 +418,22 @@ class _MsgId:
         return cls(_u16(body))
 
 
-@dataclass(slots=True)
+@record
 class PubRec(_MsgId):
     TYPE: ClassVar[MessageType] = MessageType.PUBREC
 
 
-@dataclass(slots=True)
+@record
 class PubRel(_MsgId):
     TYPE: ClassVar[MessageType] = MessageType.PUBREL
 
 
-@dataclass(slots=True)
+@record
 class PubComp(_MsgId):
     TYPE: ClassVar[MessageType] = MessageType.PUBCOMP
 
 
-@dataclass(slots=True)
+@record
 class UnsubAck(_MsgId):
     TYPE: ClassVar[MessageType] = MessageType.UNSUBACK
 
@@ -450,7 +451,7 @@ def _topic_of(kind: int, raw: bytes) -> str | int:
     return _text(raw)
 
 
-@dataclass(slots=True)
+@record
 class Subscribe:
     TYPE: ClassVar[MessageType] = MessageType.SUBSCRIBE
     topic_type: int
@@ -473,7 +474,7 @@ class Subscribe:
         return Subscribe(kind, _topic_of(kind, body[3:]), msg_id, qos, bool(flags & DUP))
 
 
-@dataclass(slots=True)
+@record
 class SubAck:
     """`topic_id` is 0 for wildcards and short names: the gateway registers each name as it comes."""
 
@@ -493,7 +494,7 @@ class SubAck:
         return SubAck(topic_id, msg_id, code, _QOS_OF_FLAGS[(flags >> 5) & 3])
 
 
-@dataclass(slots=True)
+@record
 class Unsubscribe:
     TYPE: ClassVar[MessageType] = MessageType.UNSUBSCRIBE
     topic_type: int
@@ -511,7 +512,7 @@ class Unsubscribe:
         return Unsubscribe(kind, _topic_of(kind, body[3:]), msg_id)
 
 
-@dataclass(slots=True)
+@record
 class PingReq:
     """With a client id it is a sleeping client's "I am awake: send what you have"."""
 
@@ -526,7 +527,7 @@ class PingReq:
         return PingReq(_text(body))
 
 
-@dataclass(slots=True)
+@record
 class Disconnect:
     """With a duration it means "I sleep for so long"."""
 

@@ -6,8 +6,9 @@ not flooded. Answers to packets that were sent twice are not measured: one canno
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from random import Random
+
+from protocol.record import record
 
 _ALIVE_GROWTH = 1.15
 _SILENT_GROWTH = 1.35
@@ -17,7 +18,7 @@ _LONGEST_KEPT_WAIT_S = 4.0
 """A back-off that is kept by mistake, on a link that loses much and is not slow, must not cost more than this."""
 
 
-@dataclass(slots=True)
+@record
 class RetryPolicy:
     """The bounds within which the estimate may move. `attempts` counts every sending of one packet."""
 
@@ -27,7 +28,7 @@ class RetryPolicy:
     attempts: int = 12
 
 
-@dataclass(slots=True)
+@record
 class RoundTrip:
     """The smoothed round trip of one peer and the wait that follows from it.
 

@@ -7,11 +7,11 @@ and the agent's name, so that a batch on another agent's topic is as wrong as a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
 
 from protocol.ids import StreamId
+from protocol.record import record, replaced
 from protocol.wire.columns import Allowance, Reader, put_varint
 from protocol.wire.compression import Codec, best, compress, decompress
 from protocol.wire.errors import MalformedBatch
@@ -23,7 +23,7 @@ _OLDEST, _NOT_OLDEST = 0x11, 0x10  # the version is in the upper half
 _FRAME_BYTES = 5
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Header:
     """Which batch it is. `covers` is 1, but for one that stands for several that were given up."""
 
@@ -64,7 +64,7 @@ def close_batch(
 ) -> bytes:
     """A body as a batch."""
     chosen = best(len(body), readable) if codec is None else codec
-    return replace(header, codec=chosen).encode() + compress(body, chosen)
+    return replaced(header, codec=chosen).encode() + compress(body, chosen)
 
 
 def recoded(batch: bytes, readable: frozenset[int]) -> bytes:
@@ -104,7 +104,7 @@ def read_header(batch: bytes) -> tuple[Header, bytes]:
     return Header(epoch, nonce, seq, covers, codec), reader.take(reader.left)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Batch:
     """A batch that was read. Sections come with their bytes as they stand, for whoever wants to keep them."""
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from protocol.ids import StreamId
+from protocol.record import record
 from protocol.records import Origin, OriginKind
 from protocol.wire.columns import Reader, put_ints, put_signed, put_small, put_values, put_varint
 from protocol.wire.compression import Codec, best, compress, decompress
@@ -25,7 +25,7 @@ PackedTuple = tuple[int, Packed, Origin]
 _COMMON = frozenset({Codec.NONE, Codec.ZLIB, Codec.ZLIB_DICTIONARY})
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Crossing:
     """Tuples as (ts, payload, origin), and what the sender promises after them. `stream` is the delivering stream that
     they come from, `spool` what the number `seq` counts in, `lost` how many tuples before these were given up."""

@@ -11,7 +11,7 @@ from typing import Any
 from protocol.ids import StreamId
 from protocol.records import Declared, End, Gap, Late, Lost, Received, Sketch, Skipped, Status
 from protocol.wire.errors import MalformedBatch
-from protocol.wire.values import Packer, Shape, decode, names_of, unpacked
+from protocol.wire.values import Packer, Shape, decode, unpacked
 
 MOST_DOCUMENT_BYTES = 256 * 1024
 _PACKER = Packer(strict=True, most_bytes=MOST_DOCUMENT_BYTES)
@@ -20,10 +20,12 @@ Check = Callable[[Any], Any]
 
 def encode_document(record: Any, packer: Packer) -> bytes:
     """A record as bytes. What the user's values are is the packer's business, all else is ours and must fit."""
-    fields = {name: getattr(record, name) for name in names_of(type(record))}
+    fields = {name: getattr(record, name) for name in _FIELDS[type(record)]}
     if "payload" in fields:
         shape, data = packer.pack(fields["payload"])
         fields["payload"] = [None if shape is None else list(shape), data]
+    if "tuples" in fields:
+        fields["tuples"] = [(lost.name, lost.first, lost.last) for lost in fields["tuples"]]
     return _PACKER.encode(fields)
 
 
@@ -80,7 +82,7 @@ def _stream(value: Any) -> StreamId:
 
 
 def _lost(value: Any) -> Lost:
-    return Lost(_text(value["name"]), _number(value["first"]), _number(value["last"]))
+    return Lost(*_row(_text, _number, _number)(value))
 
 
 def _payload(value: Any) -> Any:

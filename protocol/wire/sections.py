@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from itertools import chain
 from typing import Any
 
 from protocol.events import STATUSES, DataItem, Dependency, Event, TaskBegun, TaskEnded, WorkflowBegun, WorkflowEnded
 from protocol.ids import StreamId
+from protocol.record import record
 from protocol.records import (
     Assertion,
     Declared,
@@ -182,11 +182,11 @@ def read_streams(reader: Reader, own: StreamId) -> list[StreamId]:
 def encode_sections(records: Sequence[Pending], agent: str, nonce: int, first_event: int) -> bytes:
     """All records, one section per kind, each kind in the order in which its records came."""
     by_kind: dict[Kind, list[Pending]] = {}
-    for record in records:
+    for row in records:
         try:
-            by_kind[record[0]].append(record)
+            by_kind[row[0]].append(row)
         except KeyError:
-            by_kind[record[0]] = [record]
+            by_kind[row[0]] = [row]
     out = bytearray()
     for kind in sorted(by_kind):
         body = encode_section(kind, by_kind[kind], agent, nonce, first_event)
@@ -285,7 +285,7 @@ def _put_endings(out: bytearray, rows: list[Pending]) -> None:
 # Reading
 
 
-@dataclass(slots=True)
+@record
 class TupleColumns:
     """Source payloads, assertions and the tuples of deliveries: row i of each column is tuple i."""
 
@@ -301,19 +301,19 @@ class TupleColumns:
         return unpacked(self.shapes[self.shape[place]], self.values[place])
 
 
-@dataclass(slots=True)
+@record
 class SourceColumns(TupleColumns):
     """Source payloads."""
 
 
-@dataclass(slots=True)
+@record
 class AssertionColumns(TupleColumns):
     """SAF keys."""
 
     delay_ms: array[int]
 
 
-@dataclass(slots=True)
+@record
 class DeliveryColumns(TupleColumns):
     """Deliveries: `counts` says how many of the origins, which follow one another, belong to each. `more` is 1 if a
     later delivery of the same id carries more origins."""
@@ -325,7 +325,7 @@ class DeliveryColumns(TupleColumns):
     origin_ts: array[int]
 
 
-@dataclass(slots=True)
+@record
 class ProgressColumns:
     """Promises about delivering streams."""
 

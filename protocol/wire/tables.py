@@ -27,7 +27,7 @@ def put_column(out: bytearray, values: Sequence[Any], plain: Callable[[Any], Any
     """A column of values that were captured: numbers, texts, bytes, tuples of such, or what `plain` makes of them."""
     kinds = set(map(type, values))
     kind = kinds.pop() if len(kinds) == 1 else None
-    if kind is int and _LEAST <= min(values) and max(values) <= _MOST:
+    if kind is int and min(values) >= _LEAST and max(values) <= _MOST:
         out.append(_INT)
         put_ints(out, values)
     elif kind is float:

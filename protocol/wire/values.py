@@ -7,7 +7,6 @@ type, and counted: capturing must not break the program that is watched.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
@@ -186,7 +185,7 @@ class Packer:
             return self._listed
         if issubclass(kind, Mapping):
             return self._mapped
-        if dataclasses.is_dataclass(kind) or hasattr(kind, "__struct_fields__"):
+        if hasattr(kind, "__dataclass_fields__") or hasattr(kind, "__struct_fields__"):
             names = names_of(kind) or getattr(kind, "__struct_fields__", ())
             return lambda value: _fields(value, names)
         return self._unknown
@@ -316,8 +315,10 @@ def _fields(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
 
 def names_of(kind: type) -> tuple[str, ...]:
     """The names of a dataclass's or NamedTuple's fields; none for any other type."""
-    if dataclasses.is_dataclass(kind):
-        return tuple(field.name for field in dataclasses.fields(kind))
+    if hasattr(kind, "__dataclass_fields__"):
+        from dataclasses import fields
+
+        return tuple(field.name for field in fields(kind))
     names = getattr(kind, "_fields", ())
     return tuple(names) if issubclass(kind, tuple) and isinstance(names, tuple) else ()
 
