@@ -12,7 +12,7 @@ import re
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -25,15 +25,15 @@ from edge_agent.grouping import size_of
 from edge_agent.lanes import CrossingLane, Lane, Uplink
 from edge_agent.memory import Memory
 from edge_agent.outbox import Outbox
-from edge_agent.receiving import Receiving
+from edge_agent.receiving import NOTHING_TAKEN, Receiving
 from edge_agent.recovery import close_journal, gap_after_crash
 from edge_agent.send_streams import SendStream
 from edge_agent.spool import Spool, SpoolError, SpoolLocked
 from edge_agent.transport import Client, Message, TransportError
 from protocol.ids import StreamId
-from protocol.plan import PlanDocument
-from protocol.record import replaced
+from protocol.plan import PlanDocument, PlanError
 from protocol.records import Declared, End, Gap, Origin, Received, Status
+from protocol.structs import replaced
 from protocol.topics import AGENT_NAME, down_topic, tuples_topic, up_topic
 from protocol.wire.answers import Answer, Logged, Taken, decode_answer, encode_answer
 from protocol.wire.batch import unframe
@@ -46,8 +46,14 @@ _LOG = logging.getLogger(__name__)
 _MOST_ORIGINS = 2_000  # of one record; a delivery that has more is told in parts
 _ROW_BYTES = 64  # that a record takes up in memory, besides its values
 _STATUS_FILE_S = 2.0
+_TROUBLE_S = 1.0  # how long to leave a disk alone that has failed
+_LOOK_S = 0.02
 _MOST_SIBLINGS = 100
 _NEVER = float("inf")
+
+
+class AgentFailed(RuntimeError):
+    """The agent's thread has ended by a defect: nothing is written or sent any more."""
 
 
 class Agent:
@@ -74,7 +80,6 @@ class Agent:
         gap = gap_after_crash(self._spool, self._memory.last, self.name, left)
         self._outbox = Outbox(self.name, self.epoch, self._spool, self._memory, self.packer, settings)
         self.put = self._outbox.put
-        self.flush = self._outbox.flush
         if plan is not None:
             self.emit(Declared(plan.to_json()))
         if gap is not None:
@@ -86,9 +91,11 @@ class Agent:
         self._sends: dict[str, SendStream] = {}
         self._crossing_lanes: dict[str, CrossingLane] = {}
         last = self._memory.last
-        self._outbox.state.positions = {} if last is None else last.positions
-        self._receiving = Receiving(self._outbox.state.positions)
+        self._positions = self._outbox.state.positions = {} if last is None else last.positions
+        self._receiving = Receiving(self._positions)
         self._receives: list[tuple[str, str]] = []
+        self._unanswered: set[tuple[str, str]] = set()
+        self._answers_in_flight = 0
         self.arrival = threading.Condition()
         self.arrived: deque[Crossing] = deque()
         """What other agents have sent, for whoever holds `arrival` and runs the plan; say `took` afterwards."""
@@ -97,7 +104,9 @@ class Agent:
         self._outbox.begin(left)
         self._inbox: deque[Callable[[float], None]] = deque()
         self._status_at = self._file_at = 0.0
-        self._stopping = self._finishing = False
+        self._closing = threading.Lock()
+        self._closed = self._finishing = self._ended = self._stopping = False
+        self.failure: Exception | None = None
         self.operators: Callable[[], dict[str, tuple[int, int, int, int]]] = dict
         self._thread = threading.Thread(target=self._run, name=f"agent {self.name}", daemon=True)
 
@@ -106,7 +115,10 @@ class Agent:
         self._client.start()
         self._client.subscribe(down_topic(self.name), self._on_down, qos=1)
         for sender, stream in self._receives:
-            self._client.subscribe(tuples_topic(sender, stream), partial(self._on_crossing, sender, stream), qos=1)
+            arrived = partial(self._on_crossing, sender, stream)
+            subscribed = self._client.subscribe(tuples_topic(sender, stream), arrived, qos=1)
+            greet = partial(self._greet, sender, stream)
+            subscribed.add_done_callback(lambda _, greet=greet: self._tell(greet))
         self._thread.start()
         return self
 
@@ -114,9 +126,15 @@ class Agent:
         """The streams that lead to other agents, and those that come from them."""
         for node in plan.nodes:
             if node.operator == "receive":
-                self._receives.append((cast(str, node.parameters["sender"]), cast(str, node.parameters["stream"])))
+                sender, received = cast(str, node.parameters["sender"]), cast(str, node.parameters["stream"])
+                if sender == self.name:
+                    raise PlanError(f"agent {self.name!r} cannot receive from itself", node.name)
+                if (sender, received) not in self._receives:
+                    self._receives.append((sender, received))
             elif node.operator == "send":
                 name, receivers = node.name, cast("list[str]", node.parameters["to"])
+                if self.name in receivers:
+                    raise PlanError(f"agent {self.name!r} cannot send to itself", node.name)
                 stream = StreamId(self.name, self.epoch.counter, name, self.epoch.nonce)
                 sending = self._sends[name] = SendStream(stream, self.folder, self.settings)
                 topic = tuples_topic(self.name, name)
@@ -129,24 +147,28 @@ class Agent:
     # What the program and its plan say
 
     def emit(self, record: Any) -> None:
-        """A record of the plan, on its way. A delivery of very many origins goes in parts."""
-        row = pending(record, self.packer)
-        if row[0] is Kind.DELIVERY and len(row[6]) > _MOST_ORIGINS:
-            self._emit_parts(row)
-        else:
-            self.put(row, _ROW_BYTES + size_of(row))
+        """A record of the plan, on its way. Nothing follows an End."""
+        if not self._ended:
+            for row in self.rows(record):
+                self.put(row, _ROW_BYTES + size_of(row))
 
-    def _emit_parts(self, row: Pending) -> None:
+    def rows(self, record: Any) -> list[Pending]:
+        """A record as it is at this moment, for later. A delivery of very many origins goes in parts."""
+        row = pending(record, self.packer)
+        if row[0] is not Kind.DELIVERY or len(row[6]) <= _MOST_ORIGINS:
+            return [row]
         origins = row[6]
-        for at in range(0, len(origins), _MOST_ORIGINS):
-            more = int(at + _MOST_ORIGINS < len(origins))
-            part = (*row[:6], origins[at : at + _MOST_ORIGINS], more)
-            self.put(part, _ROW_BYTES + size_of(part))
+        return [
+            (*row[:6], origins[at : at + _MOST_ORIGINS], int(at + _MOST_ORIGINS < len(origins)))
+            for at in range(0, len(origins), _MOST_ORIGINS)
+        ]
 
     def transmit(
         self, stream: StreamId, tuples: list[tuple[int, Any, Origin]], watermark: int, hold: int, idle: bool
     ) -> None:
         """What a Send of the plan says to other agents; it leaves when the deliveries before it are on disk."""
+        if self._ended:
+            return
         rows = packed(tuples, self.packer)
         size = sum([_ROW_BYTES + len(data) for _, (_, data), _ in rows])
 
@@ -155,41 +177,64 @@ class Agent:
 
         self._outbox.after(leave, size)
 
-    def took(self, crossings: Sequence[Crossing]) -> None:
-        """These crossings went through the plan: their senders may forget them when what came of them is on disk."""
-        last = {(each.stream.agent, each.stream.name): each for each in crossings}
-        for (sender, stream), crossing in last.items():
-            self.emit(Received(sender, stream, crossing.spool, crossing.seq + 1))
-            self._outbox.after(partial(self._taken, sender, stream, crossing.spool, crossing.seq + 1))
+    def took(self, crossing: Crossing, rows: list[Pending]) -> None:
+        """A crossing went through the plan, and these rows came of it. They are put together, so that they are on disk
+        with the news that it was taken; then its sender may forget it."""
+        if self._ended:
+            return
+        sender, stream = crossing.stream.agent, crossing.stream.name
+        for row in [*rows, *self.rows(Received(sender, stream, crossing.spool, crossing.seq + 1))]:
+            self.put(row, _ROW_BYTES + size_of(row))
+        self._outbox.after(partial(self._taken, sender, stream, crossing.spool, crossing.seq + 1))
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Return when everything said so far is on disk. TimeoutError if it is not in time."""
+        deadline = _NEVER if timeout is None else monotonic() + timeout
+        while True:
+            self.check()
+            try:
+                return self._outbox.flush(min(_TROUBLE_S, max(0.0, deadline - monotonic())))
+            except TimeoutError:
+                if monotonic() >= deadline:
+                    raise
+
+    def check(self) -> None:
+        """AgentFailed if nothing is written or sent any more."""
+        if self.failure is not None:
+            raise AgentFailed(f"agent {self.name} stopped by a defect: {self.failure!r}") from self.failure
 
     # The thread
 
     def _run(self) -> None:
         try:
             while not self._stopping:
-                now = monotonic()
-                while self._inbox:
-                    self._inbox.popleft()(now)
-                until = self._outbox.step(now)
-                until = min(until, self._step_lanes(now))
-                until = min(until, self._report(now))
-                if not self._inbox:
-                    self._outbox.wait(until)
-        except Exception:
+                try:
+                    self._turn()
+                except (SpoolError, OSError) as error:  # the disk's fault, not ours: it may be well again
+                    _LOG.warning("the disk fails agent=%s error=%s", self.name, error)
+                    self._outbox.wait(monotonic() + _TROUBLE_S)
+        except Exception as error:
             _LOG.exception("the agent stopped by a defect agent=%s", self.name)
-            self._outbox.close()
+            self.failure = error
+            self.let_go()
+            with self.arrival:
+                self.arrival.notify_all()
 
-    def _step_lanes(self, now: float) -> float:
-        until = _NEVER
+    def _turn(self) -> None:
+        """All that there is to do now; then sleep until there is more."""
+        now = monotonic()
+        while self._inbox:
+            self._inbox.popleft()(now)
+        until = self._outbox.step(now)
+        while self._unanswered:
+            self._answer(*self._unanswered.pop())
         for send in self._sends.values():
-            try:
-                until = min(until, send.step(now, self._finishing))
-            except SpoolError as error:
-                _LOG.warning("what is sent to other agents waits stream=%s error=%s", send.stream, error)
-                until = min(until, now + 1.0)
+            until = min(until, send.step(now, self._finishing))
         for lane in self._lanes.values():
             until = min(until, lane.step(now))
-        return until
+        until = min(until, self._report(now))
+        if not self._inbox:
+            self._outbox.wait(until)
 
     def _tell(self, news: Callable[[float], None]) -> None:
         """On any thread: something for the agent's thread to do."""
@@ -220,7 +265,11 @@ class Agent:
         if isinstance(answer, Logged):
             self._uplink.logged(answer, now)
         elif answer.stream in self._crossing_lanes:
-            self._crossing_lanes[answer.stream].taken(answer, now)
+            lane = self._crossing_lanes[answer.stream]
+            lane.taken(answer, now)
+            if answer.nonce == NOTHING_TAKEN:  # a receiver has just begun, and may have missed all that is in flight
+                for number in lane.sending.flights:
+                    lane.sending.missing(number, now)
 
     def _on_crossing(self, sender: str, stream: str, message: Message) -> None:
         try:
@@ -243,40 +292,54 @@ class Agent:
             with self.arrival:
                 self.arrived.extend(ready)
                 self.arrival.notify_all()
-        else:
-            self._answer_again(sender, stream)
+        elif self._positions.get(f"{sender}/{stream}") == self._receiving.position(sender, stream):
+            # It came twice, or too early, and nothing that came before it is still on its way through the plan, to be
+            # answered then: the sender does not know how far we are.
+            self._unanswered.add((sender, stream))
 
-    def _answer_again(self, sender: str, stream: str) -> None:
-        """Something came twice: the sender may not know that it was taken."""
-        position = self._outbox.state.positions.get(f"{sender}/{stream}")
-        if position is not None:
-            self._send_taken(sender, stream, *position)
+    def _greet(self, sender: str, stream: str, now: float) -> None:
+        """The stream is subscribed to: the sender need not wait with what it has for us."""
+        self._unanswered.add((sender, stream))
 
     def _taken(self, sender: str, stream: str, spool: int, next_seq: int) -> None:
-        self._outbox.state.positions[f"{sender}/{stream}"] = [spool, next_seq]
-        self._send_taken(sender, stream, spool, next_seq)
+        self._positions[f"{sender}/{stream}"] = [spool, next_seq]
+        self._unanswered.add((sender, stream))
 
-    def _send_taken(self, sender: str, stream: str, spool: int, next_seq: int) -> None:
+    def _answer(self, sender: str, stream: str) -> None:
+        """Tell a sender how far we are: it has everything before that on our disk."""
+        spool, next_seq = self._positions.get(f"{sender}/{stream}", (NOTHING_TAKEN, 0))
         answer = encode_answer(Taken(self.name, stream, spool, next_seq), sender)
         try:
-            self._client.publish(down_topic(sender), answer, self.settings.qos)
+            sent = self._client.publish(down_topic(sender), answer, self.settings.qos)
         except TransportError as error:  # it is asked for again
             _LOG.debug("no answer agent=%s reason=%s", self.name, error)
+            return
+        self._answers_in_flight += 1
+        sent.add_done_callback(lambda _: self._tell(self._answered_one))
+
+    def _answered_one(self, now: float) -> None:
+        self._answers_in_flight -= 1
 
     # How it is
 
     def _report(self, now: float) -> float:
         """Tell the cloud, and whoever looks at the folder, how the agent is."""
-        if now >= self._status_at:
+        if now >= self._status_at and not self._finishing:
             self._status_at = now + self.settings.status_s
             self.emit(self._status())
         if now >= self._file_at:
             self._file_at = now + _STATUS_FILE_S
-            try:
-                (self.folder / "status.json").write_text(json.dumps(self.status()))
-            except OSError as error:
-                _LOG.debug("no status file agent=%s error=%s", self.name, error)
-        return min(self._status_at, self._file_at)
+            self._write_status(self.status())
+        return self._file_at if self._finishing else min(self._status_at, self._file_at)
+
+    def _write_status(self, status: dict[str, Any]) -> None:
+        """For whoever looks at the folder: always a whole file, also if we are killed meanwhile."""
+        draft = self.folder / "status.json.new"
+        try:
+            draft.write_text(json.dumps(status))
+            draft.replace(self.folder / "status.json")
+        except OSError as error:
+            _LOG.debug("no status file agent=%s error=%s", self.name, error)
 
     def _status(self) -> Status:
         stats = self._client.stats()
@@ -315,49 +378,83 @@ class Agent:
             "replaced": status.replaced,
             "resent_batches": self._uplink.sending.resent,
             "duplicate_agent": self._uplink.duplicate,
-            "trouble": self._outbox.trouble,
+            "trouble": str(self.failure or self._outbox.trouble),
+            "sends": {
+                name: {
+                    "not_taken": send.spool.count,
+                    "bytes": send.spool.size_bytes,
+                    "given_up": send.lost,
+                    "trouble": send.trouble,
+                }
+                for name, send in self._sends.items()
+            },
+            "receives": {f"{sender}/{stream}": self._positions.get(f"{sender}/{stream}", (0, 0))[1] for sender, stream in self._receives},
             "link": status.link,
             "at_ms": status.clock_ms,
         }
 
     # The end
 
+    def let_go(self) -> None:
+        """From now on nobody waits for room: whoever did so has to end."""
+        self._outbox.close()
+
     def close(self, timeout: float = 10.0) -> int:
-        """Say the end, try for so long to have everything acknowledged, and stop. Returns how many batches are left for
-        the next start."""
-        if self._stopping:
-            return self.left
-        deadline = monotonic() + timeout
-        self.emit(End(time_ns() // 1_000_000))
+        """Say the end, try for so long to have everything acknowledged, and stop. Returns how many batches and crossings
+        are left for the next start."""
+        with self._closing:
+            if not self._closed:
+                self._closed = True
+                self.let_go()
+                if self._thread.is_alive():
+                    self._finish(monotonic() + timeout)
+                self._stop()
+        return self.left
+
+    def _finish(self, deadline: float) -> None:
         self._finishing = True
         self._outbox.finish()
         try:
-            self.flush(max(1.0, timeout))
-        except TimeoutError as error:
+            self.flush(max(1.0, deadline - monotonic()))
+            sends = self._sends.values()
+            if self._comes_true(lambda: not any([send.waiting for send in sends]), deadline):
+                # Without an End the next start says that something was lost.
+                self.emit(End(time_ns() // 1_000_000))
+                self._ended = True
+                self.flush(max(1.0, deadline - monotonic()))
+            else:
+                _LOG.error("the last tuples for other agents are not on disk agent=%s", self.name)
+        except (TimeoutError, AgentFailed) as error:
             _LOG.error("the last records are not on disk agent=%s error=%s", self.name, error)
-        drained = threading.Event()
+        self._comes_true(lambda: not (self.left or self._unanswered or self._answers_in_flight), deadline)
+
+    def _comes_true(self, condition: Callable[[], bool], deadline: float) -> bool:
+        """Whether the agent's thread sees that in time."""
+        seen = threading.Event()
 
         def look(now: float) -> None:
-            if self.left == 0:
-                drained.set()
+            if condition():
+                seen.set()
 
-        while not drained.wait(0.02) and monotonic() < deadline and self._thread.is_alive():
+        while self._thread.is_alive():
             self._tell(look)
-        self._stopping = True
-        self._outbox.close()
+            if seen.wait(_LOOK_S):
+                return True
+            if monotonic() >= deadline:
+                break
+        return False
+
+    def _stop(self) -> None:
+        self._ended = self._stopping = True
         self._outbox.wake()
-        self._thread.join(5.0)
+        if self._thread.is_alive():
+            self._thread.join(5.0)
         self._client.close(timeout=1.0)
-        left = self.left
-        try:
-            (self.folder / "status.json").write_text(json.dumps({**self.status(), "pid": None}))
-        except OSError:
-            pass
+        self._write_status({**self.status(), "pid": None})
         for send in self._sends.values():
             send.close()
         self._spool.close()
         self._memory.close()
-        return left
 
     @property
     def left(self) -> int:

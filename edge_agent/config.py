@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from protocol.address import parse_address
-from protocol.record import record, replaced
+from protocol.structs import Struct, replaced
 from protocol.topics import AGENT_NAME
 
 WhenFull = Literal["drop-oldest", "block"]
@@ -32,8 +32,7 @@ class ConfigError(Exception):
     """A setting that cannot be used."""
 
 
-@record
-class Settings:
+class Settings(Struct):
     """One agent's identity, limits and patience."""
 
     name: str = ""

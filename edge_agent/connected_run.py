@@ -12,7 +12,7 @@ from edge_agent.app_file import App
 from edge_agent.collector import relax_collector
 from edge_agent.config import Settings
 from edge_agent.plan_run import PlanRun
-from protocol.record import replaced
+from protocol.structs import replaced
 
 _LOG = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from zlib import crc32
 
 from edge_agent.spool.files import write_at
-from protocol.record import record
+from protocol.structs import Struct
 
 log = logging.getLogger(__name__)
 
@@ -20,8 +20,7 @@ _FILE = "epoch"
 _MOST_DIGITS = 20
 
 
-@record
-class Epoch:
+class Epoch(Struct):
     """One start of an agent."""
 
     counter: int

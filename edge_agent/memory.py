@@ -11,15 +11,14 @@ from pathlib import Path
 from zlib import crc32
 
 from edge_agent.spool.files import write_at
-from protocol.record import as_dict, made, record
+from protocol.structs import Struct, as_dict, made
 from protocol.wire.errors import MalformedBatch
 from protocol.wire.values import Packer, decode
 
 _HEAD = struct.Struct("<QII")
 
 
-@record
-class Progressed:
+class Progressed(Struct):
     """How far an epoch had come. `positions` is what was taken from other agents: "agent/stream" to (spool, next)."""
 
     epoch: int

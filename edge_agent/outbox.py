@@ -21,8 +21,8 @@ from edge_agent.giving_up import replacement
 from edge_agent.grouping import Group
 from edge_agent.memory import Memory, Progressed
 from edge_agent.spool import Spool, SpoolError, SpoolFull
-from protocol.record import record
 from protocol.records import Gap, Lost
+from protocol.structs import Struct
 from protocol.wire.batch import Header, encode_batch
 from protocol.wire.compression import READABLE, Codec
 from protocol.wire.sections import EventKind, Kind, Pending, pending
@@ -46,8 +46,7 @@ def events_in(rows: Sequence[Pending]) -> int:
     return sum([row[0] is Kind.EVENT for row in rows])
 
 
-@record
-class _After:
+class _After(Struct):
     """Something to do when everything before it is on disk. `durable`: also safe from a power cut."""
 
     action: Callable[[], object]
@@ -75,8 +74,7 @@ class _Dropped:
 _Queued = Pending | _Dropped | _After
 
 
-@record
-class _Batch:
+class _Batch(Struct):
     """A batch on its way into the spool, and how many records of its group it holds. Without a group it is one that an
     earlier process has left."""
 
@@ -232,10 +230,13 @@ class Outbox:
 
     # The writing thread
 
+    def take_over(self) -> None:
+        """This thread writes from now on. What it puts itself does not wait for room, which only it can make."""
+        self._writer = threading.get_ident()
+
     def wait(self, until: float) -> None:
         """Sleep until there is something to do."""
         with self._condition:
-            self._writer = threading.get_ident()
             now = monotonic()
             urgent = self._urgent and now >= self._retry_at
             if not (urgent or self._woken or (self._queue and self._flush_at == _NEVER)):

@@ -6,14 +6,13 @@ where the last one has left its results.
 
 from __future__ import annotations
 
-from protocol.record import made, record
+from protocol.structs import Struct, made
 from protocol.wire.crossing import Crossing
 
 MOST_EARLY = 64
 
 
-@record
-class _Position:
+class _Position(Struct):
     spool: int | None = None
     next_seq: int = 0
     early: dict[int, Crossing] = made(factory=dict)

@@ -10,14 +10,13 @@ from __future__ import annotations
 from random import Random
 
 from protocol.mqttsn import RetryPolicy, RoundTrip
-from protocol.record import record
+from protocol.structs import Struct
 
 NEVER = float("inf")
 PATIENCE = RetryPolicy(first_s=3.0, least_s=1.0, most_s=60.0)
 
 
-@record
-class Flight:
+class Flight(Struct):
     """An entry that was sent. `over_at`: when the transport had done its part, the last time."""
 
     first: int

@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 from protocol.ids import StreamId
 from protocol.wire.columns import Reader, put_varint
 from protocol.wire.errors import MalformedBatch
-from protocol.wire.sections import MOST_NAMES, DeliveryColumns, Kind, ProgressColumns, TupleColumns, decode_section
+from protocol.wire.sections import (
+    MOST_NAMES,
+    MOST_RECORDS,
+    DeliveryColumns,
+    Kind,
+    ProgressColumns,
+    TupleColumns,
+    decode_section,
+)
 
 SEQ_BITS = 36
 _TYPES = ("<i8", "<i4", "|u1")
@@ -149,12 +157,28 @@ def payload_section(data: bytes) -> tuple[Kind, bytes]:
 
 def read_payloads(data: bytes) -> Iterator[tuple[int, Any]]:
     """Ids and values of tuples."""
+    ids, section = _tuples(data)
+    for place, each in enumerate(ids.tolist()):
+        yield each, section.payload(place)
+
+
+def payload_ids(data: bytes) -> Numbers:
+    """Ids of the tuples of which `pack_payloads` was given the values."""
+    return _tuples(data)[0]
+
+
+def _tuples(data: bytes) -> tuple[Numbers, TupleColumns]:
     reader = Reader(data, 1)
     numbers = np.frombuffer(reader.take(8 * reader.varint(MOST_NAMES)), "<i8")
     kind, raw = payload_section(data)
     section = decode_section(kind, raw, StreamId("", 0, ""))
     if not isinstance(section, TupleColumns):
         raise MalformedBatch(f"section {kind} has no payloads")
-    ids = cloud_ids(numbers, section.stream, section.seq).tolist()
-    for place, each in enumerate(ids):
-        yield each, section.payload(place)
+    return cloud_ids(numbers, section.stream, section.seq), section
+
+
+def last_event(section: bytes) -> int:
+    """The number of the last event of a section, without reading it: they count on from the first."""
+    reader = Reader(section)
+    count = reader.varint(MOST_RECORDS)
+    return reader.varint() + count - 1

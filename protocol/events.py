@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from protocol.record import record
+from protocol.structs import Struct
 
 UNKNOWN = -1  # the key of a task that was named by an id that nothing had before
 Status = Literal["finished", "failed"]
 STATUSES: tuple[Status, ...] = ("finished", "failed")
 
 
-@record
-class DataItem:
+class DataItem(Struct):
     """Data as a task used or generated it (an Entity)."""
 
     id: str
@@ -25,16 +24,14 @@ class DataItem:
     attributes: Any
 
 
-@record
-class Dependency:
+class Dependency(Struct):
     """A task that another one waits for: by the id that the user gave, and by key if it is known."""
 
     id: str
     key: int
 
 
-@record
-class WorkflowBegun:
+class WorkflowBegun(Struct):
     """A workflow has begun (an Agent)."""
 
     number: int
@@ -44,8 +41,7 @@ class WorkflowBegun:
     attributes: Any = None
 
 
-@record
-class WorkflowEnded:
+class WorkflowEnded(Struct):
     """A workflow has ended."""
 
     number: int
@@ -55,8 +51,7 @@ class WorkflowEnded:
     error: str = ""
 
 
-@record
-class TaskBegun:
+class TaskBegun(Struct):
     """A task is running (an Activity)."""
 
     number: int
@@ -69,8 +64,7 @@ class TaskBegun:
     used: tuple[DataItem, ...]
 
 
-@record
-class TaskEnded:
+class TaskEnded(Struct):
     """A task has ended, well or with an error."""
 
     number: int
@@ -84,8 +78,7 @@ class TaskEnded:
 Event = WorkflowBegun | WorkflowEnded | TaskBegun | TaskEnded
 
 
-@record
-class Relation:
+class Relation(Struct):
     """A PROV-DM relation; its ends are `workflow:KEY`, `task:KEY` (`task:?ID` if unknown) or `data:ID`."""
 
     name: str

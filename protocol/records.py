@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Any
 
 from protocol.ids import StreamId, TupleId
-from protocol.record import record
+from protocol.structs import Struct
 
 # As a watermark: nothing is promised, nothing more will come. As a hold: nothing is held.
 BEGINNING = -(2**63)
@@ -112,8 +112,7 @@ class Delivery:
         return (Delivery, (self.stream, self.seq, self.ts, self.payload, origins))
 
 
-@record
-class Progress:
+class Progress(Struct):
     """A promise about a delivering stream: later tuples have ts >= watermark; `hold` is the oldest
     ts that a length window may still bring back."""
 
@@ -122,8 +121,7 @@ class Progress:
     hold: int
 
 
-@record
-class Late:
+class Late(Struct):
     """A tuple below the watermark that its source had promised: in no result and no provenance."""
 
     stream: StreamId
@@ -132,8 +130,7 @@ class Late:
     watermark: int
 
 
-@record
-class Skipped:
+class Skipped(Struct):
     """A tuple or result left out because the user's function raised and the plan said to go on."""
 
     operator: str
@@ -143,15 +140,13 @@ class Skipped:
     error: str
 
 
-@record
-class Declared:
+class Declared(Struct):
     """The plan of an epoch, as JSON: its first record."""
 
     plan: str
 
 
-@record
-class Lost:
+class Lost(Struct):
     """Tuples of a stream, or captured events, from one number to another."""
 
     name: str
@@ -159,8 +154,7 @@ class Lost:
     last: int
 
 
-@record
-class Gap:
+class Gap(Struct):
     """What will never come, and why. `epoch` and `nonce` say whose records they were; batches are (first, last).
 
     After a crash nobody knows how much was lost: then `progress` says how far each delivering stream is known to have
@@ -179,15 +173,13 @@ class Gap:
     next_event: int | None = None
 
 
-@record
-class End:
+class End(Struct):
     """The epoch has ended as it should: nothing follows."""
 
     ts: int
 
 
-@record
-class Received:
+class Received(Struct):
     """How much an agent has taken over of what another one sends it: told with what came of it, so that neither a tuple
     is taken twice nor its results are lost. `spool` says what `next_seq` counts in."""
 
@@ -197,8 +189,7 @@ class Received:
     next_seq: int
 
 
-@record
-class Status:
+class Status(Struct):
     """How the agent is: told every few seconds. `clock_ms` is the device's own idea of the time."""
 
     clock_ms: int
@@ -211,8 +202,7 @@ class Status:
     operators: dict[str, tuple[int, int, int, int]]
 
 
-@record
-class Assertion:
+class Assertion(Struct):
     """A SAF event key: where a tuple of a stream stands in time and order, and its content if it is a first input."""
 
     stream: StreamId
@@ -222,8 +212,7 @@ class Assertion:
     payload: Any = None
 
 
-@record
-class Sketch:
+class Sketch(Struct):
     """A Bloom filter over what an agent keeps to itself: vertices, or the edges between them."""
 
     of: str

@@ -25,7 +25,7 @@ from edge_agent.transport.requests import OnMessage
 from edge_agent.transport.session import ClientSession
 from protocol.address import Address, format_address, parse_address
 from protocol.mqttsn import MAX_PACKET_BYTES, RetryPolicy
-from protocol.record import replaced
+from protocol.structs import replaced
 
 _LOG = logging.getLogger(__name__)
 _RECEIVE_BURST = 64

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from protocol.mqttsn import MAX_PACKET_BYTES, MAX_UDP_PAYLOAD_BYTES, RetryPolicy, is_topic_id, is_topic_name
-from protocol.record import made, record
+from protocol.structs import Struct, made
 
 MAX_CLIENT_ID_CHARS = 23
 MAX_DURATION_S = 65_535
 MAX_WINDOW = 32_768  # half of the message ids, so that a free one is always near
 
 
-@record
-class Will:
+class Will(Struct):
     """What the gateway publishes for a client that vanishes without a goodbye."""
 
     topic: str
@@ -34,8 +33,7 @@ def _retry_policy() -> RetryPolicy:
     return RetryPolicy(first_s=1.0, least_s=0.2, most_s=10.0, attempts=8)
 
 
-@record
-class SessionConfig:
+class SessionConfig(Struct):
     """One client's identity, limits and patience."""
 
     client_id: str

@@ -18,14 +18,13 @@ from time import monotonic
 from edge_agent.transport.address import SocketAddress, resolve
 from protocol.address import Address, format_address, parse_address
 from protocol.mqttsn import MAX_PACKET_BYTES, Advertise, GwInfo, MalformedPacket, SearchGw, decode, encode
-from protocol.record import record
+from protocol.structs import Struct
 
 _LOG = logging.getLogger(__name__)
 _FIRST_WAIT_S = 0.5
 
 
-@record
-class Gateway:
+class Gateway(Struct):
     """A gateway that was heard of: its id, and its address in the form `Client` takes."""
 
     gateway_id: int

@@ -11,7 +11,7 @@ from threading import Condition, Thread, current_thread
 from typing import Generic, TypeVar, cast
 
 from protocol.mqttsn import ReturnCode
-from protocol.record import made, record
+from protocol.structs import Struct, made
 
 T = TypeVar("T")
 
@@ -112,8 +112,7 @@ class Pending(Generic[T]):
 Delivery = Pending[None]
 
 
-@record
-class Message:
+class Message(Struct):
     """A received message. `topic` is a number only for a predefined id that has no name here."""
 
     topic: str | int
@@ -122,8 +121,7 @@ class Message:
     retain: bool
 
 
-@record
-class Stats:
+class Stats(Struct):
     """Counters since the start, and the present state. `delivered` is by QoS, `malformed`, `unexpected` by reason."""
 
     sent: int = 0

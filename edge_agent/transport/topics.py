@@ -19,13 +19,12 @@ from protocol.mqttsn import (
     short_topic_id,
     short_topic_name,
 )
-from protocol.record import record
+from protocol.structs import Struct
 
 _NORMAL, _PREDEFINED, _SHORT = int(TopicType.NORMAL), int(TopicType.PREDEFINED), int(TopicType.SHORT)
 
 
-@record
-class Topic:
+class Topic(Struct):
     """A topic or filter as the application means it. `number` is 0 for a normal name: the gateway gives it one."""
 
     kind: int

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from struct import Struct
+from struct import Struct as Layout
 from typing import ClassVar, Protocol, Self
 
-from protocol.record import record
+from protocol.structs import Struct
 
 MAX_PACKET_BYTES = 65_535
 MAX_UDP_PAYLOAD_BYTES = 65_507
@@ -32,14 +32,14 @@ _TOPIC_TYPE_MASK = 0x03
 _QOS_OF_FLAGS = (0, 1, 2, -1)
 _FLAGS_OF_QOS = {0: 0x00, 1: 0x20, 2: 0x40, -1: 0x60}
 
-_U16 = Struct("!H")
-_U16_U16 = Struct("!HH")
-_FLAGS_U16_U16 = Struct("!BHH")
-_U16_U16_CODE = Struct("!HHB")
-_FLAGS_U16_U16_CODE = Struct("!BHHB")
-_FLAGS_ID_U16 = Struct("!BBH")
-_ID_U16 = Struct("!BH")
-_FLAGS_U16 = Struct("!BH")
+_U16 = Layout("!H")
+_U16_U16 = Layout("!HH")
+_FLAGS_U16_U16 = Layout("!BHH")
+_U16_U16_CODE = Layout("!HHB")
+_FLAGS_U16_U16_CODE = Layout("!BHHB")
+_FLAGS_ID_U16 = Layout("!BBH")
+_ID_U16 = Layout("!BH")
+_FLAGS_U16 = Layout("!BH")
 
 
 class MalformedPacket(ValueError):
@@ -150,8 +150,7 @@ class Message(Protocol):
     def body(self) -> bytes: ...
 
 
-@record
-class Advertise:
+class Advertise(Struct):
     TYPE: ClassVar[MessageType] = MessageType.ADVERTISE
     gateway_id: int
     duration_s: int
@@ -165,8 +164,7 @@ class Advertise:
         return Advertise(*_ID_U16.unpack(body))
 
 
-@record
-class SearchGw:
+class SearchGw(Struct):
     TYPE: ClassVar[MessageType] = MessageType.SEARCHGW
     radius: int = 0
 
@@ -179,8 +177,7 @@ class SearchGw:
         return SearchGw(body[0])
 
 
-@record
-class GwInfo:
+class GwInfo(Struct):
     """`address` is empty when the gateway itself answers: its address is then the datagram's."""
 
     TYPE: ClassVar[MessageType] = MessageType.GWINFO
@@ -196,8 +193,7 @@ class GwInfo:
         return GwInfo(body[0], body[1:])
 
 
-@record
-class Connect:
+class Connect(Struct):
     TYPE: ClassVar[MessageType] = MessageType.CONNECT
     client_id: str
     keep_alive_s: int
@@ -216,8 +212,7 @@ class Connect:
         return Connect(_text(body[4:]), keep_alive_s, bool(flags & CLEAN), bool(flags & WILL), protocol_id)
 
 
-@record
-class _Code:
+class _Code(Struct):
     return_code: int
 
     def body(self) -> bytes:
@@ -229,23 +224,19 @@ class _Code:
         return cls(body[0])
 
 
-@record
 class ConnAck(_Code):
     TYPE: ClassVar[MessageType] = MessageType.CONNACK
 
 
-@record
 class WillTopicResp(_Code):
     TYPE: ClassVar[MessageType] = MessageType.WILLTOPICRESP
 
 
-@record
 class WillMsgResp(_Code):
     TYPE: ClassVar[MessageType] = MessageType.WILLMSGRESP
 
 
-@record
-class _Empty:
+class _Empty(Struct):
     def body(self) -> bytes:
         return b""
 
@@ -255,23 +246,19 @@ class _Empty:
         return cls()
 
 
-@record
 class WillTopicReq(_Empty):
     TYPE: ClassVar[MessageType] = MessageType.WILLTOPICREQ
 
 
-@record
 class WillMsgReq(_Empty):
     TYPE: ClassVar[MessageType] = MessageType.WILLMSGREQ
 
 
-@record
 class PingResp(_Empty):
     TYPE: ClassVar[MessageType] = MessageType.PINGRESP
 
 
-@record
-class _WillTopic:
+class _WillTopic(Struct):
     """An empty topic is the message without flags and means "no will"."""
 
     topic: str
@@ -294,18 +281,15 @@ class _WillTopic:
         return cls(_text(body[1:]), qos, bool(body[0] & RETAIN))
 
 
-@record
 class WillTopic(_WillTopic):
     TYPE: ClassVar[MessageType] = MessageType.WILLTOPIC
 
 
-@record
 class WillTopicUpd(_WillTopic):
     TYPE: ClassVar[MessageType] = MessageType.WILLTOPICUPD
 
 
-@record
-class _WillMsg:
+class _WillMsg(Struct):
     payload: bytes
 
     def body(self) -> bytes:
@@ -316,18 +300,15 @@ class _WillMsg:
         return cls(body)
 
 
-@record
 class WillMsg(_WillMsg):
     TYPE: ClassVar[MessageType] = MessageType.WILLMSG
 
 
-@record
 class WillMsgUpd(_WillMsg):
     TYPE: ClassVar[MessageType] = MessageType.WILLMSGUPD
 
 
-@record
-class Register:
+class Register(Struct):
     """Client to gateway: `topic_id` is 0. Gateway to client: it is the id the gateway gave to the name."""
 
     TYPE: ClassVar[MessageType] = MessageType.REGISTER
@@ -345,8 +326,7 @@ class Register:
         return Register(topic_id, msg_id, _text(body[4:]))
 
 
-@record
-class _TopicAck:
+class _TopicAck(Struct):
     topic_id: int
     msg_id: int
     return_code: int
@@ -360,18 +340,15 @@ class _TopicAck:
         return cls(*_U16_U16_CODE.unpack(body))
 
 
-@record
 class RegAck(_TopicAck):
     TYPE: ClassVar[MessageType] = MessageType.REGACK
 
 
-@record
 class PubAck(_TopicAck):
     TYPE: ClassVar[MessageType] = MessageType.PUBACK
 
 
-@record
-class Publish:
+class Publish(Struct):
     """`topic_id` is the registered or predefined id, or the two octets of a short name (`short_topic_name`)."""
 
     TYPE: ClassVar[MessageType] = MessageType.PUBLISH
@@ -406,8 +383,7 @@ class Publish:
         )
 
 
-@record
-class _MsgId:
+class _MsgId(Struct):
     msg_id: int
 
     def body(self) -> bytes:
@@ -418,22 +394,18 @@ class _MsgId:
         return cls(_u16(body))
 
 
-@record
 class PubRec(_MsgId):
     TYPE: ClassVar[MessageType] = MessageType.PUBREC
 
 
-@record
 class PubRel(_MsgId):
     TYPE: ClassVar[MessageType] = MessageType.PUBREL
 
 
-@record
 class PubComp(_MsgId):
     TYPE: ClassVar[MessageType] = MessageType.PUBCOMP
 
 
-@record
 class UnsubAck(_MsgId):
     TYPE: ClassVar[MessageType] = MessageType.UNSUBACK
 
@@ -451,8 +423,7 @@ def _topic_of(kind: int, raw: bytes) -> str | int:
     return _text(raw)
 
 
-@record
-class Subscribe:
+class Subscribe(Struct):
     TYPE: ClassVar[MessageType] = MessageType.SUBSCRIBE
     topic_type: int
     topic: str | int
@@ -474,8 +445,7 @@ class Subscribe:
         return Subscribe(kind, _topic_of(kind, body[3:]), msg_id, qos, bool(flags & DUP))
 
 
-@record
-class SubAck:
+class SubAck(Struct):
     """`topic_id` is 0 for wildcards and short names: the gateway registers each name as it comes."""
 
     TYPE: ClassVar[MessageType] = MessageType.SUBACK
@@ -494,8 +464,7 @@ class SubAck:
         return SubAck(topic_id, msg_id, code, _QOS_OF_FLAGS[(flags >> 5) & 3])
 
 
-@record
-class Unsubscribe:
+class Unsubscribe(Struct):
     TYPE: ClassVar[MessageType] = MessageType.UNSUBSCRIBE
     topic_type: int
     topic: str | int
@@ -512,8 +481,7 @@ class Unsubscribe:
         return Unsubscribe(kind, _topic_of(kind, body[3:]), msg_id)
 
 
-@record
-class PingReq:
+class PingReq(Struct):
     """With a client id it is a sleeping client's "I am awake: send what you have"."""
 
     TYPE: ClassVar[MessageType] = MessageType.PINGREQ
@@ -527,8 +495,7 @@ class PingReq:
         return PingReq(_text(body))
 
 
-@record
-class Disconnect:
+class Disconnect(Struct):
     """With a duration it means "I sleep for so long"."""
 
     TYPE: ClassVar[MessageType] = MessageType.DISCONNECT

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from random import Random
 
-from protocol.record import record
+from protocol.structs import Struct
 
 _ALIVE_GROWTH = 1.15
 _SILENT_GROWTH = 1.35
@@ -18,8 +18,7 @@ _LONGEST_KEPT_WAIT_S = 4.0
 """A back-off that is kept by mistake, on a link that loses much and is not slow, must not cost more than this."""
 
 
-@record
-class RetryPolicy:
+class RetryPolicy(Struct):
     """The bounds within which the estimate may move. `attempts` counts every sending of one packet."""
 
     first_s: float = 1.0
@@ -28,8 +27,7 @@ class RetryPolicy:
     attempts: int = 12
 
 
-@record
-class RoundTrip:
+class RoundTrip(Struct):
     """The smoothed round trip of one peer and the wait that follows from it.
 
     If every answer is to a packet that was sent twice, packets may not be lost but slow, and the round trip would never

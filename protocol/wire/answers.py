@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from zlib import crc32
 
-from protocol.record import record
+from protocol.structs import Struct
 from protocol.wire.columns import Reader, put_texts, put_varint
 from protocol.wire.errors import MalformedBatch
 
@@ -16,8 +16,7 @@ MOST_EARLY = 64
 _LOGGED, _TAKEN = 0x11, 0x12
 
 
-@record
-class Logged:
+class Logged(Struct):
     """All batches of an epoch below `next_seq` are in the log. `early` has bit i set if the one at next_seq + 1 + i has
     come too soon and waits. `codecs` are those that can be read, as bits; `duplicate`: somebody else uses the name."""
 
@@ -28,8 +27,7 @@ class Logged:
     duplicate: bool = False
 
 
-@record
-class Taken:
+class Taken(Struct):
     """An agent has taken over all crossings of a stream below `next_seq`."""
 
     receiver: str

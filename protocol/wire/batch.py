@@ -11,7 +11,7 @@ from typing import Any
 from zlib import crc32
 
 from protocol.ids import StreamId
-from protocol.record import record, replaced
+from protocol.structs import Struct, replaced
 from protocol.wire.columns import Allowance, Reader, put_varint
 from protocol.wire.compression import Codec, best, compress, decompress
 from protocol.wire.errors import MalformedBatch
@@ -23,8 +23,7 @@ _OLDEST, _NOT_OLDEST = 0x11, 0x10  # the version is in the upper half
 _FRAME_BYTES = 5
 
 
-@record
-class Header:
+class Header(Struct):
     """Which batch it is. `covers` is 1, but for one that stands for several that were given up."""
 
     epoch: int
@@ -104,8 +103,7 @@ def read_header(batch: bytes) -> tuple[Header, bytes]:
     return Header(epoch, nonce, seq, covers, codec), reader.take(reader.left)
 
 
-@record
-class Batch:
+class Batch(Struct):
     """A batch that was read. Sections come with their bytes as they stand, for whoever wants to keep them."""
 
     header: Header

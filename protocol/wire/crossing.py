@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from protocol.ids import StreamId
-from protocol.record import record
 from protocol.records import Origin, OriginKind
+from protocol.structs import Struct
 from protocol.wire.columns import Reader, put_ints, put_signed, put_small, put_values, put_varint
 from protocol.wire.compression import Codec, best, compress, decompress
 from protocol.wire.errors import MalformedBatch
-from protocol.wire.sections import MOST_RECORDS, Names, read_shapes, read_streams
+from protocol.wire.sections import MOST_RECORDS, Names, read_seqs, read_shapes, read_streams
 from protocol.wire.values import Packed, Packer, Shape, names_of, unpacked
 
 Crossed = tuple[int, Any, Origin]
@@ -25,8 +25,7 @@ PackedTuple = tuple[int, Packed, Origin]
 _COMMON = frozenset({Codec.NONE, Codec.ZLIB, Codec.ZLIB_DICTIONARY})
 
 
-@record
-class Crossing:
+class Crossing(Struct):
     """Tuples as (ts, payload, origin), and what the sender promises after them. `stream` is the delivering stream that
     they come from, `spool` what the number `seq` counts in, `lost` how many tuples before these were given up."""
 
@@ -95,7 +94,7 @@ def decode_crossing(data: bytes, agent: str, name: str) -> Crossing:
     streams, shapes = read_streams(reader, own), read_shapes(reader)
     stamps = reader.ints(count)
     places, values = reader.small(count, len(shapes)), reader.values(count)
-    of, seqs, origin_ts = reader.small(count, 2 * len(streams)), reader.ints(count), reader.ints(count)
+    of, seqs, origin_ts = reader.small(count, 2 * len(streams)), read_seqs(reader, count), reader.ints(count)
     if reader.left:
         raise MalformedBatch("something follows a crossing")
     kinds = (OriginKind.SOURCE, OriginKind.REMOTE)

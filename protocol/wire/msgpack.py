@@ -8,7 +8,7 @@ from typing import Any
 
 from protocol.wire.errors import MalformedBatch
 
-__all__ = ["MOST_DEPTH", "Ext", "pack", "unpack", "unpack_first"]
+__all__ = ["MOST_DEPTH", "Ext", "Pairs", "pack", "unpack", "unpack_first"]
 
 MOST_DEPTH = 100  # levels of lists and maps in a value; more are neither written nor read
 
@@ -32,6 +32,10 @@ except ImportError:  # no wheel for armv7l
         def __init__(self, code: int, data: bytes) -> None:
             self.code = code
             self.data = data
+
+
+class Pairs(list[Any]):
+    """Keys and values that become a map, whatever the keys are."""
 
 
 def pack(value: Any, plain: Callable[[Any], Any]) -> bytes:
@@ -58,21 +62,26 @@ def _put(out: bytearray, value: Any, plain: Callable[[Any], Any], depth: int) ->
         _put_sized(out, value.encode(), 0xA0, 32, (0xD9, 0xDA, 0xDB))
     elif isinstance(value, (bytes, bytearray, memoryview)):
         _put_sized(out, bytes(value), 0, 0, (0xC4, 0xC5, 0xC6))
+    elif kind is Pairs:
+        _put_pairs(out, value, plain, depth)
     elif isinstance(value, (list, tuple)):
         parts = list(list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value))
         _put_count(out, len(parts), 0x90, 0xDC)
         for each in parts:
             _put(out, each, plain, depth + 1)
     elif isinstance(value, dict):
-        items = list(dict.items(value))
-        _put_count(out, len(items), 0x80, 0xDE)
-        for key, each in items:
-            _put(out, key, plain, depth + 1)
-            _put(out, each, plain, depth + 1)
+        _put_pairs(out, list(dict.items(value)), plain, depth)
     elif kind is Ext:
         _put_ext(out, value)
     else:
         _put(out, plain(value), plain, depth + 1)
+
+
+def _put_pairs(out: bytearray, pairs: list[Any], plain: Callable[[Any], Any], depth: int) -> None:
+    _put_count(out, len(pairs), 0x80, 0xDE)
+    for key, each in pairs:
+        _put(out, key, plain, depth + 1)
+        _put(out, each, plain, depth + 1)
 
 
 def _put_int(out: bytearray, value: int) -> None:

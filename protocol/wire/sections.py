@@ -15,7 +15,6 @@ from typing import Any
 
 from protocol.events import STATUSES, DataItem, Dependency, Event, TaskBegun, TaskEnded, WorkflowBegun, WorkflowEnded
 from protocol.ids import StreamId
-from protocol.record import record
 from protocol.records import (
     Assertion,
     Declared,
@@ -32,6 +31,7 @@ from protocol.records import (
     SourcePayload,
     Status,
 )
+from protocol.structs import Struct
 from protocol.wire.columns import Allowance, Reader, put_blobs, put_ints, put_small, put_texts, put_values, put_varint
 from protocol.wire.documents import encode_document, read_document
 from protocol.wire.errors import MalformedBatch
@@ -285,8 +285,7 @@ def _put_endings(out: bytearray, rows: list[Pending]) -> None:
 # Reading
 
 
-@record
-class TupleColumns:
+class TupleColumns(Struct):
     """Source payloads, assertions and the tuples of deliveries: row i of each column is tuple i."""
 
     streams: list[StreamId]
@@ -301,19 +300,16 @@ class TupleColumns:
         return unpacked(self.shapes[self.shape[place]], self.values[place])
 
 
-@record
 class SourceColumns(TupleColumns):
     """Source payloads."""
 
 
-@record
 class AssertionColumns(TupleColumns):
     """SAF keys."""
 
     delay_ms: array[int]
 
 
-@record
 class DeliveryColumns(TupleColumns):
     """Deliveries: `counts` says how many of the origins, which follow one another, belong to each. `more` is 1 if a
     later delivery of the same id carries more origins."""
@@ -325,8 +321,7 @@ class DeliveryColumns(TupleColumns):
     origin_ts: array[int]
 
 
-@record
-class ProgressColumns:
+class ProgressColumns(Struct):
     """Promises about delivering streams."""
 
     streams: list[StreamId]
@@ -373,7 +368,7 @@ def _read_tuples(reader: Reader, count: int, kind: Kind, own: StreamId) -> Secti
     streams = read_streams(reader, own)
     shapes = read_shapes(reader)
     stream = reader.small(count, len(streams))
-    seq, ts = _seqs(reader, count), reader.ints(count)
+    seq, ts = read_seqs(reader, count), reader.ints(count)
     shape = reader.small(count, len(shapes))
     values = reader.values(count)
     for place, data in zip(shape, values, strict=True):
@@ -388,13 +383,14 @@ def _read_tuples(reader: Reader, count: int, kind: Kind, own: StreamId) -> Secti
     if total > MOST_ORIGINS:
         raise MalformedBatch(f"more than {MOST_ORIGINS} origins")
     origin_stream = reader.small(total, 2 * len(streams))
-    origin_seq, origin_ts = _seqs(reader, total), reader.ints(total)
+    origin_seq, origin_ts = read_seqs(reader, total), reader.ints(total)
     return DeliveryColumns(
         streams, shapes, stream, seq, ts, shape, values, more, counts, origin_stream, origin_seq, origin_ts
     )
 
 
-def _seqs(reader: Reader, count: int) -> array[int]:
+def read_seqs(reader: Reader, count: int) -> array[int]:
+    """A column of numbers of tuples."""
     seqs = reader.ints(count)
     if count and (min(seqs) < 0 or max(seqs) >= 1 << 36):
         raise MalformedBatch("a tuple's number is not between 0 and 2^36")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from protocol.wire import msgpack
 from protocol.wire.errors import MalformedBatch
-from protocol.wire.msgpack import MOST_DEPTH, Ext
+from protocol.wire.msgpack import MOST_DEPTH, Ext, Pairs
 
 if TYPE_CHECKING:  # a program that uses none of these should not wait for them
     from datetime import datetime, time, timedelta
@@ -36,7 +36,7 @@ TOO_LARGE = "$too_large"
 NOTHING = b"\xc0"
 
 _TIMESTAMP, _ARRAY, _BIG_NUMBER = -1, 1, 2
-_MOST_NUMBER_BYTES = 4096
+_MOST_NUMBER_BYTES = 1024  # Python refuses to show numbers that are much longer
 _TIMESTAMP96 = struct.Struct(">Iq")
 # The bytes that no list and no map begins with: what is left without them is at least as many as a value has of these.
 _NO_CONTAINERS = bytes({*range(256)} - {*range(0x80, 0xA0), *range(0xDC, 0xE0)})
@@ -235,10 +235,10 @@ class Packer:
         around.add(id(value))
         try:
             if isinstance(value, dict):
-                return {
-                    self._repaired_key(key, depth + 1, around): self._repaired(part, depth + 1, around)
+                return Pairs(
+                    (self._repaired(key, depth + 1, around), self._repaired(part, depth + 1, around))
                     for key, part in list(dict.items(value))
-                }
+                )
             if isinstance(value, (list, tuple)):
                 return [self._repaired(part, depth + 1, around) for part in _parts(value)]
             return self._repaired(self._plain(value), depth + 1, around)
@@ -248,10 +248,6 @@ class Packer:
             return self._refused(value, f"raised {type(error).__name__}")
         finally:
             around.discard(id(value))
-
-    def _repaired_key(self, key: Any, depth: int, around: set[int]) -> Any:
-        found = self._repaired(key, depth, around)
-        return found if isinstance(found, (str, int, float, bytes)) or found is None else str(found)
 
     def _refused(self, value: Any, why: str) -> Any:
         if self._strict:
@@ -308,7 +304,7 @@ def _fields(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
     for name in names:
         try:
             found[name] = getattr(value, name)
-        except AttributeError:
+        except Exception:  # msgspec leaves it out as well
             pass
     return found
 
