@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,9 +11,12 @@ from collector.log import LogReader, Row, ShardReport, verify
 from protocol.chunks import payload_section, read_progress
 from protocol.ids import StreamId
 from protocol.records import Delivery, Gap, Origin, Progress
+from protocol.structs import Struct, names_of
 from protocol.wire.errors import MalformedBatch
 from protocol.wire.sections import Kind, decode_section, records
 from protocol.wire.values import decode
+
+_OWN_KINDS = (Kind.SNAPSHOT, Kind.RETIRE)  # rows that no agent has sent
 
 
 class Entry(NamedTuple):
@@ -34,7 +36,7 @@ def entries(folder: Path, kinds: Sequence[Kind] = (), agent: str | None = None) 
         epochs: dict[int, int] = {}
         names: dict[int, StreamId] = {}
         for row in reader.rows(shard, reader.start(shard), reader.end(shard)):
-            if row.kind == Kind.REGISTER:
+            if row.kind in (Kind.REGISTER, Kind.SNAPSHOT):
                 _learn(row, epochs, names)
             kind = Kind(row.data[0]) if row.kind == Kind.PAYLOAD else Kind(row.kind)
             if (kinds and kind not in kinds) or (agent is not None and row.agent != agent):
@@ -44,9 +46,16 @@ def entries(folder: Path, kinds: Sequence[Kind] = (), agent: str | None = None) 
 
 
 def _learn(row: Row, epochs: dict[int, int], names: dict[int, StreamId]) -> None:
-    number, agent, epoch, name, nonce = decode(row.data)
-    names[number] = StreamId(agent, epoch, name, nonce)
-    epochs[nonce] = epoch
+    """The names of streams: where they are told, or in a snapshot if that was in a segment that is gone."""
+    told = decode(row.data)
+    if row.kind == Kind.REGISTER:
+        number, agent, epoch, name, nonce = told
+        names[number] = StreamId(agent, epoch, name, nonce)
+        epochs[nonce] = epoch
+    else:
+        epochs[row.nonce] = told["epoch"]
+        for name, number in told["own_streams"].items():
+            names[number] = StreamId(row.agent, told["epoch"], name, row.nonce)
 
 
 def _records(row: Row, epoch: int, names: dict[int, StreamId]) -> Iterator[Any]:
@@ -91,8 +100,8 @@ def _plain(value: Any) -> Any:
         return {"id": str(value.id), "ts": value.ts, "payload": getattr(value, "payload", None)}
     if isinstance(value, Progress):
         return {"stream": str(value.stream), "watermark": value.watermark, "hold": value.hold}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        found = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Struct):
+        found = {name: getattr(value, name) for name in names_of(value)}
         return {"event": type(value).__name__, **found} if "number" in found else found
     if isinstance(value, bytes):
         return value.hex()
@@ -104,7 +113,7 @@ def _plain(value: Any) -> Any:
 def check(folder: Path) -> Iterator[tuple[str, bool]]:
     """One line per shard and one per fault, with whether it is one."""
     _check_folder(folder)
-    for report in verify(folder, snapshot_kind=Kind.SNAPSHOT, gap_of=gap_of):
+    for report in verify(folder, own_kinds=_OWN_KINDS, gap_of=gap_of):
         yield _summary(report), False
         for finding in report.findings:
             yield str(finding), True

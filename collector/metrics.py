@@ -11,7 +11,7 @@ from prometheus_client.core import CollectorRegistry, CounterMetricFamily, Gauge
 if TYPE_CHECKING:
     from collector.translator import Translator
 
-_GAUGES = frozenset(("agents", "shards"))
+_GAUGES = frozenset(("agents", "shards", "shards_in_trouble"))
 
 
 class _Counters:

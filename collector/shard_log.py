@@ -6,22 +6,24 @@ All of it is rebuilt from the log itself: each segment begins with what was know
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
+from typing import cast
 
 import numpy as np
 
-from collector.epochs import AgentEpochs, Arrival, EpochState, StreamKey
-from collector.log import Row, ShardWriter
+from collector.epochs import MOST_OWN_STREAMS, AgentEpochs, Arrival, EpochState, Tally
+from collector.log import LogDamaged, LogError, Row, ShardWriter
+from collector.log.writer import SEGMENT_BYTES
 from collector.quarantine import Quarantine
-from collector.registry import Registry, StreamName
-from protocol.chunks import SEQ_BITS, Numbers, pack_deliveries, pack_payloads, pack_progress, pack_sources, unpack
+from collector.registry import Registry, RegistryError, StreamName
+from protocol.chunks import Numbers, pack_deliveries, pack_payloads, pack_progress, pack_sources
 from protocol.ids import StreamId
-from protocol.records import End, Gap
+from protocol.records import Gap
 from protocol.wire.answers import Logged
-from protocol.wire.batch import Batch, decode_batch, read_header, unframe
+from protocol.wire.batch import Batch, Header, decode_batch, read_header, unframe
 from protocol.wire.compression import READABLE
 from protocol.wire.errors import MalformedBatch, UnknownCodec
 from protocol.wire.sections import (
@@ -30,7 +32,6 @@ from protocol.wire.sections import (
     ProgressColumns,
     SourceColumns,
     TupleColumns,
-    decode_section,
     encode_section,
     pending,
 )
@@ -38,9 +39,14 @@ from protocol.wire.values import Packer, decode
 
 _LOG = logging.getLogger(__name__)
 CODECS = sum(1 << codec for codec in READABLE)
-MOST_EPOCHS = 2  # of one agent, in memory and in snapshots; older ones are in the registry
 RETIRE_AFTER_S = 24 * 3600.0
-_PACKER = Packer(most_bytes=1 << 24)
+MOST_AGENTS = 50_000  # of one shard
+MOST_STREAMS = 4_096  # that one batch may name: each number that is given is given for ever
+_MOST_SEQ = 2**62
+_EARLY_PATIENCE_S = 120.0
+_PACKER = Packer(strict=True, most_bytes=1 << 24)
+GIVEN_UP = "given up by the agent, which does not say more"
+NO_NEWS = "nothing in this batch is news"
 
 
 @dataclass(slots=True)
@@ -59,14 +65,38 @@ class Counters:
     duplicate_agents: int = 0
     retired: int = 0
     unknown_codec: int = 0
+    refused_agents: int = 0
 
 
 @dataclass(slots=True)
 class _Agent:
     epochs: AgentEpochs
-    current: int = 0  # the nonce of the newest epoch
+    heard_at: float
     duplicate: bool = False
-    heard_at: float = field(default_factory=monotonic)
+
+
+@dataclass(slots=True)
+class _Rows:
+    """The rows of one batch on their way into the log."""
+
+    state: EpochState
+    seq: int
+    rows: list[Row] = field(default_factory=list)
+    numbers: dict[StreamId, int] = field(default_factory=dict)
+    """Of streams that the epoch names for the first time."""
+    given_up_before: int = 0
+    """The batch after the last one that it says was given up."""
+    records: int = 0
+    origins: int = 0
+
+    def add(self, kind: Kind, data: bytes) -> None:
+        self.rows.append(Row(kind, self.state.agent, self.state.nonce, self.seq, data))
+
+    def add_gap(self, gap: Gap) -> None:
+        state = self.state
+        if gap.nonce == state.nonce and gap.batches is not None:
+            self.given_up_before = gap.batches[1] + 1
+        self.add(Kind.GAP, bytes(encode_section(Kind.GAP, [pending(gap, _PACKER)], state.agent, state.nonce, 0)))
 
 
 class ShardLog:
@@ -81,6 +111,7 @@ class ShardLog:
         *,
         retire_after_s: float = RETIRE_AFTER_S,
         clock: Callable[[], float] = monotonic,
+        segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         """Take the shard, or raise ShardInUse at once."""
         self.shard = shard
@@ -90,18 +121,19 @@ class ShardLog:
         self._retire_after_s = retire_after_s
         self._clock = clock
         self._agents: dict[str, _Agent] = {}
+        self._tally = Tally()
         self._unanswered: dict[tuple[str, int], None] = {}
-        self._writer = ShardWriter(folder, shard)
+        self._writer = ShardWriter(folder, shard, segment_bytes=segment_bytes)
         try:
-            for row in self._writer.tail():
-                self._replay(row)
+            self._replay(self._writer.tail())
+            self._close_epochs(self._agents)
             self._writer.begin(self._snapshot)
         except BaseException:
             self._writer.close()
             raise
 
     def close(self) -> None:
-        """Let a successor have the shard."""
+        """Let a successor have the shard. What was not committed is gone."""
         self._writer.close()
 
     # Batches
@@ -111,223 +143,238 @@ class ShardLog:
         try:
             oldest, data = unframe(payload, agent)
             header, _ = read_header(data)
+            if header.next_seq > _MOST_SEQ:
+                raise MalformedBatch(f"no epoch has {header.next_seq} batches")
         except MalformedBatch as error:
             self._refuse(agent, payload, str(error))
             return
         known = self._agents.get(agent)
         if known is None:
-            known = self._agents[agent] = _Agent(AgentEpochs(agent))
+            if len(self._agents) >= MOST_AGENTS:
+                self.counters.refused_agents += 1
+                return
+            known = self._agents[agent] = self._new_agent(agent)
         known.heard_at = self._clock()
         self._recall(known, header.nonce)
         self._unanswered[agent, header.nonce] = None
         for arrival, gap in known.epochs.arrived(Arrival(agent, oldest, header, data)):
             self._log(known, arrival, gap)
 
+    def _new_agent(self, agent: str) -> _Agent:
+        return _Agent(AgentEpochs(agent, self._tally), self._clock())
+
     def _refuse(self, agent: str, payload: bytes, reason: str) -> None:
         """Nobody knows what it was: the agent, if it was one, sends it again."""
         self.counters.malformed += 1
         self._quarantine.keep(agent, payload, reason)
-        _LOG.warning("refused what is no batch agent=%s reason=%s", agent, reason)
+        if _is_round(self.counters.malformed):
+            _LOG.warning("refused what is no batch agent=%s reason=%s count=%d", agent, reason, self.counters.malformed)
 
-    def _recall(self, known: _Agent, nonce: int) -> None:
+    def _recall(self, known: _Agent, nonce: int) -> EpochState | None:
         """An epoch that was closed long ago, if it is one: a late copy of its batches must not be taken for news."""
-        if nonce not in known.epochs.known:
-            closed = self._registry.closed_epoch(known.epochs.agent, nonce)
+        epochs = known.epochs
+        found = epochs.find(nonce)
+        if found is None:
+            closed = self._registry.closed_epoch(epochs.agent, nonce)
             if closed is not None:
                 shown, next_seq = closed
-                known.epochs.known[nonce] = EpochState(known.epochs.agent, shown, nonce, next_seq)
+                found = epochs.recalled[nonce] = EpochState(epochs.agent, shown, nonce, next_seq)
+        return found
 
     def _log(self, known: _Agent, arrival: Arrival, missing: Gap | None) -> None:
-        agent, header = arrival.agent, arrival.header
-        state = known.epochs.known.get(header.nonce) or self._new_epoch(agent, arrival)
-        rows: list[Row] = []
-        named: dict[StreamKey, int] = {}
+        agent, header, epochs = arrival.agent, arrival.header, known.epochs
+        found = epochs.find(header.nonce)
+        state = found or self._new_epoch(agent, header)
+        made = _Rows(state, state.next_seq)
         if missing is not None:
-            rows.append(self._gap_row(agent, header.nonce, state.next_seq, missing))
-        seq = max(header.seq, state.next_seq) if missing is None else header.seq
-        batch: Batch | None = None
+            made.add_gap(missing)
+        made.seq = max(header.seq, state.next_seq)
+        before = len(made.rows)
         try:
-            batch = decode_batch(arrival.data, agent)
-            rows += self._rows(state, batch, seq, named)
+            self._make_rows(made, known, decode_batch(arrival.data, agent))
         except UnknownCodec:
             self.counters.unknown_codec += 1
             return
-        except MalformedBatch as error:
-            gap = Gap(f"quarantined: {error}", header.epoch, header.nonce, (seq, header.next_seq - 1))
-            rows.append(self._gap_row(agent, header.nonce, seq, gap))
-            self.counters.quarantined += 1
-            self._quarantine.keep(agent, arrival.data, str(error))
-            _LOG.warning("quarantined a batch agent=%s seq=%d reason=%s", agent, seq, error)
-        self._writer.append(rows)
+        except (RegistryError, LogError):
+            raise
+        except Exception as error:  # what breaks us once would break us for ever
+            if not isinstance(error, MalformedBatch):
+                _LOG.exception("a batch was not understood agent=%s seq=%d", agent, header.seq)
+            del made.rows[before:]
+            self._put_away(made, arrival, str(error)[:300])
+        self._writer.append(made.rows)
         # From here on nothing fails: the rows will be in the log.
-        state.streams.update(named)
-        if batch is not None:
-            self._note(state, batch)
-        state.next_seq = header.next_seq
-        state.retired = False
-        self.counters.batches += 1
-        self.counters.bytes += len(arrival.data)
-        self.counters.rows += len(rows)
-        self._adopt(known, state)
+        if found is not None and state is not epochs.current:
+            self._returned(known)
+        elif found is None:
+            known.duplicate = False
+        for row in made.rows:
+            epochs.follow(state, row)
+        assert state.next_seq == header.next_seq, (state, header)
+        self._count(made, len(arrival.data))
 
-    def _new_epoch(self, agent: str, arrival: Arrival) -> EpochState:
-        header = arrival.header
+    def _new_epoch(self, agent: str, header: Header) -> EpochState:
         epoch = self._registry.epoch_of(agent, header.nonce, header.epoch)
         if epoch.reflashed:
             self.counters.reflashed += 1
             _LOG.warning("agent counts its starts anew agent=%s counter=%d shown=%d", agent, header.epoch, epoch.shown)
         return EpochState(agent, epoch.shown, header.nonce)
 
-    def _adopt(self, known: _Agent, state: EpochState) -> None:
-        """The epoch has something in the log: the newest one, unless two devices have one name."""
-        epochs = known.epochs.known
-        if state.nonce not in epochs:
-            epochs[state.nonce] = state
-            known.current, known.duplicate = state.nonce, False
-            for old in list(epochs)[:-MOST_EPOCHS]:
-                self._registry.close_epoch(state.agent, old, epochs[old].next_seq)
-                del epochs[old]
-        elif state.nonce != known.current:
-            if not known.duplicate:
-                self.counters.duplicate_agents += 1
-                _LOG.error("two devices use one name agent=%s", state.agent)
-            known.duplicate = True
-            known.current = state.nonce
+    def _returned(self, known: _Agent) -> None:
+        """Something new of an epoch that is not the newest: two devices have one name."""
+        if not known.duplicate:
+            self.counters.duplicate_agents += 1
+            _LOG.error("two devices use one name agent=%s", known.epochs.agent)
+        known.duplicate = True
+
+    def _put_away(self, made: _Rows, arrival: Arrival, reason: str) -> None:
+        """A batch that cannot be understood is not waited for, and does not keep others waiting."""
+        header = arrival.header
+        made.add_gap(Gap(f"quarantined: {reason}", header.epoch, header.nonce, (made.seq, header.next_seq - 1)))
+        made.records = made.origins = 0
+        self.counters.quarantined += 1
+        self._quarantine.keep(arrival.agent, arrival.data, reason)
+        _LOG.warning("quarantined a batch agent=%s seq=%d reason=%s", arrival.agent, made.seq, reason)
+
+    def _count(self, made: _Rows, size_bytes: int) -> None:
+        counters = self.counters
+        counters.batches += 1
+        counters.bytes += size_bytes
+        counters.rows += len(made.rows)
+        counters.records += made.records
+        counters.origins += made.origins
+        counters.gaps += sum(row.kind == Kind.GAP for row in made.rows)
 
     # Rows
 
-    def _rows(self, state: EpochState, batch: Batch, seq: int, named: dict[StreamKey, int]) -> list[Row]:
-        rows: list[Row] = []
+    def _make_rows(self, made: _Rows, known: _Agent, batch: Batch) -> None:
+        before = len(made.rows)
         for kind, section, raw in batch.sections:
             if isinstance(section, (TupleColumns, ProgressColumns)):
-                numbers, registered = self._numbers(state, section.streams, seq, named)
-                rows += registered
-                self._add_columns(rows, kind, section, raw, numbers, state, seq)
+                _check_streams(made.state, section)
+                self._add_columns(made, kind, section, raw)
             elif kind is Kind.GAP:
-                rows += self._gap_rows(state, section, seq)
-            else:
-                rows.append(Row(kind, state.agent, state.nonce, seq, raw))
-        return rows
+                self._add_gaps(made, known, batch.header, cast("list[Gap]", section))
+            elif kind is not Kind.PLAN or not made.state.planned:  # what stands for lost batches repeats the plan
+                made.add(kind, raw)
+                made.records += len(section)
+        header = batch.header
+        if header.covers > 1 and made.given_up_before < header.next_seq:
+            made.add_gap(Gap(GIVEN_UP, header.epoch, header.nonce, (made.seq, header.next_seq - 1)))
+        if len(made.rows) == before:  # without a row, the log would seem to have a hole
+            made.add_gap(Gap(NO_NEWS, header.epoch, header.nonce))
 
-    def _add_columns(
-        self,
-        rows: list[Row],
-        kind: Kind,
-        section: TupleColumns | ProgressColumns,
-        raw: bytes,
-        numbers: Numbers,
-        state: EpochState,
-        seq: int,
-    ) -> None:
+    def _add_columns(self, made: _Rows, kind: Kind, section: TupleColumns | ProgressColumns, raw: bytes) -> None:
+        numbers = self._numbers(made, section.streams)
         if isinstance(section, ProgressColumns):
-            rows.append(Row(kind, state.agent, state.nonce, seq, pack_progress(section, numbers)))
+            made.add(kind, pack_progress(section, numbers))
+            made.records += len(section.stream)
             return
         if isinstance(section, DeliveryColumns):
-            rows.append(Row(kind, state.agent, state.nonce, seq, pack_deliveries(section, numbers)))
-            self.counters.origins += len(section.origin_seq)
+            made.add(kind, pack_deliveries(section, numbers))
+            made.origins += len(section.origin_seq)
         elif isinstance(section, SourceColumns):
-            rows.append(Row(kind, state.agent, state.nonce, seq, pack_sources(section, numbers)))
-        rows.append(Row(Kind.PAYLOAD, state.agent, state.nonce, seq, pack_payloads(kind, numbers, raw)))
-        self.counters.records += len(section.seq)
+            made.add(kind, pack_sources(section, numbers))
+        made.add(Kind.PAYLOAD, pack_payloads(kind, numbers, raw))
+        made.records += len(section.seq)
 
-    def _numbers(
-        self, state: EpochState, streams: list[StreamId], seq: int, named: dict[StreamKey, int]
-    ) -> tuple[Numbers, list[Row]]:
+    def _numbers(self, made: _Rows, streams: list[StreamId]) -> Numbers:
         """The numbers of streams; those that this epoch names for the first time are told in the log."""
-        keys = [(stream.agent, stream.nonce, stream.name) for stream in streams]
-        new = [
-            stream for key, stream in zip(keys, streams, strict=True) if key not in state.streams and key not in named
-        ]
-        rows: list[Row] = []
+        state = made.state
+        new = [each for each in dict.fromkeys(streams) if each not in made.numbers and state.number_of(each) is None]
+        own = sum(_is_own(state, each) for each in (*made.numbers, *new))
+        if len(new) + len(made.numbers) > MOST_STREAMS or len(state.own_streams) + own > MOST_OWN_STREAMS:
+            raise MalformedBatch(f"too many streams: {len(new)} new ones")
         if new:
-            epochs = [state.epoch if stream.nonce == state.nonce else stream.epoch for stream in new]
+            epochs = [state.epoch if _is_own(state, stream) else stream.epoch for stream in new]
             names = [StreamName(at.agent, at.nonce, epoch, at.name) for at, epoch in zip(new, epochs, strict=True)]
-            for name, given in self._registry.numbers_of(names).items():
-                named[name.agent, name.nonce, name.name] = given.number
-                data = _PACKER.encode([given.number, name.agent, name.epoch, name.name, name.nonce])
-                rows.append(Row(Kind.REGISTER, state.agent, state.nonce, seq, data))
-        known = state.streams
-        return np.array([known[key] if key in known else named[key] for key in keys], "<i8"), rows
+            found = self._registry.numbers_of(names)
+            for stream, name in zip(new, names, strict=True):
+                number = made.numbers[stream] = found[name].number
+                made.add(Kind.REGISTER, _PACKER.encode([number, name.agent, name.epoch, name.name, name.nonce]))
+        known = [state.number_of(stream) or made.numbers[stream] for stream in streams]
+        return np.array(known, "<i8")
 
-    def _gap_rows(self, state: EpochState, gaps: Sequence[object], seq: int) -> list[Row]:
-        rows: list[Row] = []
+    def _add_gaps(self, made: _Rows, known: _Agent, header: Header, gaps: Iterable[Gap]) -> None:
         for gap in gaps:
-            assert isinstance(gap, Gap)
-            known = self._agents[state.agent].epochs.known
-            of = state if gap.nonce == state.nonce else known.get(gap.nonce)
+            _check_gap(gap, header)
+            of = made.state if gap.nonce == header.nonce else self._recall(known, gap.nonce)
             left = gap if of is None else of.trimmed(gap)
             if left is not None:
-                rows.append(self._gap_row(state.agent, state.nonce, seq, left))
-        return rows
-
-    def _gap_row(self, agent: str, nonce: int, seq: int, gap: Gap) -> Row:
-        self.counters.gaps += 1
-        data = encode_section(Kind.GAP, [pending(gap, _PACKER)], agent, nonce, 0)
-        return Row(Kind.GAP, agent, nonce, seq, bytes(data))
-
-    def _note(self, state: EpochState, batch: Batch) -> None:
-        """What the batch says of how far its streams have come."""
-        for kind, section, _ in batch.sections:
-            if isinstance(section, TupleColumns):
-                last_of = dict(zip(section.stream, section.seq, strict=True))
-                for place, seq in last_of.items():
-                    stream = section.streams[place]
-                    if stream.nonce == state.nonce:
-                        state.next_seqs[stream.name] = seq + 1
-            elif isinstance(section, list):
-                self.counters.records += len(section)
-                last = section[-1]
-                if kind is Kind.EVENT:
-                    state.next_event = last.number + 1
-                elif isinstance(last, End):
-                    state.ended = True
-                elif isinstance(last, Gap):
-                    _note_gap(state, section)
+                made.add_gap(left)
+                made.records += 1
 
     # Commits and answers
 
     def commit(self) -> list[tuple[str, Logged]]:
         """Make everything durable and readable; returns what to tell the agents."""
         self._writer.commit()
+        self._close_epochs(dict.fromkeys(agent for agent, _ in self._unanswered))
         answers: list[tuple[str, Logged]] = []
         for agent, nonce in self._unanswered:
             known = self._agents[agent]
             answers.append((agent, known.epochs.answer(nonce, CODECS, known.duplicate)))
+            known.epochs.recalled.clear()
         self._unanswered.clear()
         return answers
+
+    def _close_epochs(self, agents: Iterable[str]) -> None:
+        """Epochs of which nothing more is expected are in the registry from now on, and no longer in memory. Only after a
+        commit: what closed them must not be lost itself."""
+        for agent in agents:
+            closing = self._agents[agent].epochs.closing
+            try:
+                for nonce, state in list(closing.items()):
+                    self._registry.epoch_of(agent, nonce, state.epoch)
+                    self._registry.close_epoch(agent, nonce, state.next_seq)
+                    del closing[nonce]
+            except RegistryError as error:
+                _LOG.warning("epochs stay in memory agent=%s count=%d error=%s", agent, len(closing), error)
+                return
 
     @property
     def idle(self) -> bool:
         """Nothing waits for a commit or an answer."""
         return not self._unanswered and not self._writer.held_rows
 
-    def greetings(self) -> list[tuple[str, Logged]]:
-        """For every agent, how far it had come: those that wait for an answer need not wait any longer."""
-        return [
-            (agent, known.epochs.answer(known.current, CODECS, False))
-            for agent, known in self._agents.items()
-            if known.current in known.epochs.known
-        ]
+    def greet(self) -> None:
+        """Have the next commit tell every agent how far it has come: those that wait for an answer need not wait any
+        longer. Not at once, as something may not be committed yet."""
+        for agent, known in self._agents.items():
+            if (current := known.epochs.current) is not None:
+                self._unanswered[agent, current.nonce] = None
 
     def retire(self) -> None:
         """Give up agents that were silent for very long: nobody need wait for them. If they return, they return."""
         now = self._clock()
-        for agent, known in self._agents.items():
-            state = known.epochs.known.get(known.current)
-            if state is None or state.ended or state.retired or now - known.heard_at < self._retire_after_s:
+        unanswered = {agent for agent, _ in self._unanswered}
+        for agent, known in list(self._agents.items()):
+            epochs, silent_s = known.epochs, now - known.heard_at
+            state = epochs.current
+            if silent_s >= _EARLY_PATIENCE_S:
+                epochs.forget_early()
+                if state is None and not epochs.closing and agent not in unanswered:
+                    del self._agents[agent]
+            if state is None or state.ended or state.retired or silent_s < self._retire_after_s:
                 continue
-            self._writer.append([Row(Kind.RETIRE, agent, state.nonce, state.next_seq, b"")])
-            state.retired = True
+            row = Row(Kind.RETIRE, agent, state.nonce, state.next_seq, b"")
+            self._writer.append([row])
+            epochs.follow(state, row)
             self.counters.retired += 1
             _LOG.warning("retired an agent that is silent agent=%s epoch=%d", agent, state.epoch)
 
+    def excuse(self, away_s: float) -> None:
+        """For so long no agent could be heard: that was no silence of theirs."""
+        for known in self._agents.values():
+            known.heard_at += away_s
+
     @property
     def duplicates(self) -> int:
-        return sum(known.epochs.duplicates for known in self._agents.values())
+        return self._tally.duplicates
 
     @property
     def early_dropped(self) -> int:
-        return sum(known.epochs.early_dropped for known in self._agents.values())
+        return self._tally.early_dropped
 
     @property
     def agents(self) -> int:
@@ -336,67 +383,59 @@ class ShardLog:
     # The log as memory
 
     def _snapshot(self) -> list[Row]:
-        rows: list[Row] = []
-        for agent, known in self._agents.items():
-            for state in known.epochs.known.values():
-                told = asdict(state)
-                told["streams"] = [[number, *key] for key, number in state.streams.items()]
-                rows.append(Row(Kind.SNAPSHOT, agent, state.nonce, state.next_seq, _PACKER.encode(told)))
-        return rows
+        return [
+            Row(Kind.SNAPSHOT, agent, state.nonce, state.next_seq, _PACKER.encode(state.told()))
+            for agent, known in self._agents.items()
+            for state in (*known.epochs.closing.values(), *known.epochs.known.values())
+        ]
 
-    def _replay(self, row: Row) -> None:
-        known = self._agents.setdefault(row.agent, _Agent(AgentEpochs(row.agent), heard_at=self._clock()))
-        epochs = known.epochs.known
+    def _replay(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            try:
+                self._replay_row(row)
+            except (MalformedBatch, TypeError, ValueError, KeyError, IndexError) as error:
+                raise LogDamaged(f"shard {self.shard}: a row of {row.agent!r} cannot be read: {error!r}") from error
+
+    def _replay_row(self, row: Row) -> None:
+        known = self._agents.get(row.agent)
+        if known is None:
+            known = self._agents[row.agent] = self._new_agent(row.agent)
         if row.kind == Kind.SNAPSHOT:
-            told = decode(row.data)
-            told["streams"] = {(agent, nonce, name): number for number, agent, nonce, name in told["streams"]}
-            epochs[row.nonce] = EpochState(**told)
-            known.current = row.nonce
+            known.epochs.adopt(EpochState.from_told(decode(row.data)))
             return
-        state = epochs.get(row.nonce)
+        state = known.epochs.find(row.nonce)
         if state is None:
             epoch = self._registry.epoch_of(row.agent, row.nonce, 0)
-            state = epochs[row.nonce] = EpochState(row.agent, epoch.shown, row.nonce)
-        known.current = row.nonce
-        if row.kind == Kind.RETIRE:
-            state.retired = True
-            return
-        state.next_seq = max(state.next_seq, row.seq + 1)
-        own = StreamId(row.agent, state.epoch, "", row.nonce)
-        if row.kind == Kind.REGISTER:
-            number, agent, _, name, nonce = decode(row.data)
-            state.streams[agent, nonce, name] = number
-        elif row.kind == Kind.GAP:
-            gaps = decode_section(Kind.GAP, row.data, own)
-            assert isinstance(gaps, list)
-            _note_gap(state, gaps)
-        elif row.kind == Kind.END:
-            state.ended = True
-        elif row.kind == Kind.EVENT:
-            events = decode_section(Kind.EVENT, row.data, own)
-            assert isinstance(events, list)
-            state.next_event = events[-1].number + 1
-        elif row.kind in (Kind.SOURCE, Kind.DELIVERY):
-            self._replay_tuples(state, row)
-
-    def _replay_tuples(self, state: EpochState, row: Row) -> None:
-        names = {number: key[2] for key, number in state.streams.items() if key[1] == state.nonce}
-        ids = unpack(row.data)[0]
-        for number in np.unique(ids >> SEQ_BITS).tolist():
-            if number in names:
-                last = int(ids[ids >> SEQ_BITS == number].max()) & (1 << SEQ_BITS) - 1
-                state.next_seqs[names[number]] = last + 1
+            state = EpochState(row.agent, epoch.shown, row.nonce)
+        known.epochs.follow(state, row)
 
 
-def _note_gap(state: EpochState, gaps: Sequence[object]) -> None:
-    """What is missing has been named: it is not missed any more."""
-    for gap in gaps:
-        assert isinstance(gap, Gap)
-        if gap.nonce != state.nonce:
-            continue
-        if gap.batches is not None:
-            state.next_seq = max(state.next_seq, gap.batches[1] + 1)
-        if gap.events is not None:
-            state.next_event = max(state.next_event, gap.events[1] + 1)
-        for lost in gap.tuples:
-            state.next_seqs[lost.name] = max(state.next_seqs.get(lost.name, 0), lost.last + 1)
+def _is_own(state: EpochState, stream: StreamId) -> bool:
+    return stream.nonce == state.nonce and stream.agent == state.agent
+
+
+def _check_streams(state: EpochState, section: TupleColumns | ProgressColumns) -> None:
+    """An agent may refer to tuples of others, but speaks only for its own streams."""
+    for place in set(section.stream):
+        if not _is_own(state, section.streams[place]):
+            raise MalformedBatch(f"speaks for {section.streams[place]}, which is not its own")
+
+
+def _check_gap(gap: Gap, header: Header) -> None:
+    """Numbers that one can count on with."""
+    spans = [span for span in (gap.batches, gap.events) if span is not None]
+    spans += [(lost.first, lost.last) for lost in gap.tuples]
+    last = [span[-1] for span in spans] + [seq for _, seq in gap.next_seqs]
+    if gap.next_event is not None:
+        last.append(gap.next_event)
+    if any(len(span) != 2 or not 0 <= span[0] <= span[1] for span in spans) or max(last, default=0) > _MOST_SEQ:
+        raise MalformedBatch("a gap of impossible numbers")
+    if gap.nonce == header.nonce and gap.batches is not None and gap.batches[1] >= header.next_seq:
+        raise MalformedBatch("a gap that names batches which are yet to come")
+    if not 0 <= gap.nonce < 2**64 or not 0 <= gap.epoch < 2**62:
+        raise MalformedBatch("a gap of an impossible epoch")
+
+
+def _is_round(count: int) -> bool:
+    """1, 2, 4, 8 and so on: often enough to be told of what may come by the thousand."""
+    return count & (count - 1) == 0

@@ -2,6 +2,9 @@
 
 Batches are gathered while the last commit is on its way to the disk and committed together, shard by shard; only then
 are the agents told. Whatever is lost in between, here or in the broker, the agents send again.
+
+Two threads: one listens and answers, the other does everything that touches a shard, one thing after the other. So no
+disk ever keeps the broker waiting, and nothing is taken while a commit runs.
 """
 
 from __future__ import annotations
@@ -11,7 +14,9 @@ import logging
 import os
 import signal
 import socket
+from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
 from time import monotonic
@@ -30,8 +35,13 @@ _RECONNECT_S = 1.0
 _LOCK_RETRY_S = 0.5
 _TROUBLE_S = 1.0
 _RETIRE_EVERY_S = 10.0
+_GOODBYE_S = 2.0
 _MOST_QUEUED = 20_000
-_MOST_TOGETHER = 2_000
+_MOST_TOGETHER = 1_000
+_MOST_WAITING_BYTES = 64 << 20
+_MOST_WAITING_OF_ONE = 1_000  # batches of one agent; honest ones have a window of some dozens
+
+Answers = list[tuple[str, Logged]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +63,24 @@ class Translator:
         self._options = options
         self._registry = Registry(options.log / "registry.db")
         self._quarantine = Quarantine(options.log / "quarantine")
-        self._shards: dict[int, ShardLog] = {}
         self._inbox: list[tuple[str, bytes]] = []
+        self._waiting: Counter[str] = Counter()
+        self._waiting_bytes = 0
         self._arrived = asyncio.Event()
+        self._has_shard = asyncio.Event()
         self._client: aiomqtt.Client | None = None
+        self._away_since: float | None = monotonic()
+        self._to_greet: list[int] = []
         self._stopping = asyncio.Event()
+        self._worker = ThreadPoolExecutor(1, "shards")
         self.commits = 0
         self.commit_s = 0.0
         self.not_mine = 0
+        self.overrun = 0
+        # From here on: the worker's own.
+        self._shards: dict[int, ShardLog] = {}
+        self._troubled: dict[int, float] = {}  # when to try again
+        self._retire_at = monotonic() + _RETIRE_EVERY_S
 
     async def run(self) -> None:
         """Until SIGTERM or SIGINT."""
@@ -71,79 +91,43 @@ class Translator:
             from collector.metrics import serve
 
             serve(self, *self._options.metrics)
-        tasks = [asyncio.create_task(each) for each in (self._take_shards(), self._listen(), self._commit_all())]
+        listening = asyncio.create_task(self._listen())
+        working = [asyncio.create_task(each) for each in (self._take_shards(), self._commit_all())]
         stopping = asyncio.create_task(self._stopping.wait())
         try:
-            done, _ = await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait([listening, *working, stopping], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()  # a defect
         finally:
-            for task in [*tasks, stopping]:
+            for task in [*working, stopping]:
                 task.cancel()
-            await asyncio.gather(*tasks, stopping, return_exceptions=True)
-            self._end()
-
-    def _end(self) -> None:
-        for shard in self._shards.values():
+            await asyncio.gather(*working, stopping, return_exceptions=True)
+            # Whatever the worker is doing, it ends that first.
+            answers = await loop.run_in_executor(self._worker, self._end)
             try:
-                shard.commit()
-            except LogError as error:
-                _LOG.error("the last batches are not in the log shard=%d error=%s", shard.shard, error)
-            shard.close()
-        self._registry.close()
-        _LOG.info("translator stopped %s", " ".join(f"{name}={value}" for name, value in self.totals().items()))
+                await asyncio.wait_for(self._tell(answers), _GOODBYE_S)
+            except TimeoutError:
+                pass  # the agents hear it from the successor
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+            self._worker.shutdown()
 
     def totals(self) -> dict[str, int]:
-        """The counters of all shards together."""
-        counted = {
-            each.name: sum(getattr(shard.counters, each.name) for shard in self._shards.values())
-            for each in fields(Counters)
-        }
-        shards = self._shards.values()
+        """The counters of all shards together. For any thread."""
+        shards = list(self._shards.values())
+        counted = {each.name: sum(getattr(shard.counters, each.name) for shard in shards) for each in fields(Counters)}
         return {
             **counted,
             "duplicates": sum(shard.duplicates for shard in shards),
             "early_dropped": sum(shard.early_dropped for shard in shards),
             "agents": sum(shard.agents for shard in shards),
             "shards": len(shards),
+            "shards_in_trouble": len(self._troubled),
             "commits": self.commits,
             "not_mine": self.not_mine,
+            "overrun": self.overrun,
             "quarantine_full": self._quarantine.not_kept,
         }
-
-    # Shards
-
-    async def _take_shards(self) -> None:
-        """Take every shard as soon as nobody else has it; each is one writer's."""
-        waiting: dict[int, str] = dict.fromkeys(self._options.shards, "")
-        while waiting:
-            for shard, told in list(waiting.items()):
-                try:
-                    taken = ShardLog(
-                        self._options.log,
-                        shard,
-                        self._registry,
-                        self._quarantine,
-                        retire_after_s=self._options.retire_after_s,
-                    )
-                except ShardInUse as error:
-                    if str(error) != told:
-                        _LOG.info("waiting for a shard shard=%d reason=%s", shard, error)
-                        waiting[shard] = str(error)
-                    continue
-                except (LogError, RegistryError) as error:
-                    if str(error) != told:
-                        _LOG.error("a shard cannot be opened shard=%d error=%s", shard, error)
-                        waiting[shard] = str(error)
-                    continue
-                del waiting[shard]
-                self._shards[shard] = taken
-                if self._client is not None:
-                    await self._serve(self._client, [shard])
-            if waiting:
-                await asyncio.sleep(_LOCK_RETRY_S)
-        _LOG.info("translator has its shards count=%d", len(self._shards))
-        await asyncio.Future()
 
     # MQTT
 
@@ -159,32 +143,53 @@ class Translator:
                     max_queued_incoming_messages=_MOST_QUEUED,
                 ) as client:
                     client.pending_calls_threshold = 1_000_000
-                    self._client = client
-                    await self._serve(client, list(self._shards))
-                    _LOG.info("translator ready mqtt=%s:%d shards=%d", host, port, len(self._shards))
-                    told = ""
-                    async for message in client.messages:
-                        if isinstance(message.payload, bytes):
-                            self._inbox.append((message.topic.value, message.payload))
-                            self._arrived.set()
-            except aiomqtt.MqttError as error:
-                if str(error) != told:
+                    self._client, told = client, ""
+                    async with asyncio.TaskGroup() as both:
+                        both.create_task(self._subscribe(client))
+                        both.create_task(self._receive(client))
+            except* aiomqtt.MqttError as errors:
+                error = str(errors.exceptions[0])
+                if error != told:
                     _LOG.warning("mqtt is away host=%s:%d error=%s", host, port, error)
-                    told = str(error)
+                    told = error
             finally:
                 self._client = None
+                self._away_since = self._away_since or monotonic()
             await asyncio.sleep(_RECONNECT_S)
 
-    async def _serve(self, client: aiomqtt.Client, shards: list[int]) -> None:
-        """Listen to the agents of shards, and tell those that wait how far they had come."""
-        try:
-            for shard in shards:
+    async def _subscribe(self, client: aiomqtt.Client) -> None:
+        """Listen to the agents of every shard as soon as it was taken, and tell those that wait how far they are."""
+        served: list[int] = []
+        while True:
+            self._has_shard.clear()
+            for shard in [each for each in self._shards if each not in served]:
                 await client.subscribe(f"tl/{shard}/+/up", qos=1)
-                await self._tell(self._shards[shard].greetings())
-        except aiomqtt.MqttError as error:
-            _LOG.warning("subscribing failed error=%s", error)
+                served.append(shard)
+                self._to_greet.append(shard)
+                self._arrived.set()
+            if len(served) == len(self._options.shards):
+                _LOG.info("translator ready mqtt=%s:%d shards=%d", *self._options.mqtt, len(served))
+            await self._has_shard.wait()
 
-    async def _tell(self, answers: list[tuple[str, Logged]]) -> None:
+    async def _receive(self, client: aiomqtt.Client) -> None:
+        async for message in client.messages:
+            if isinstance(message.payload, bytes):
+                self._put(message.topic.value, message.payload)
+
+    def _put(self, topic: str, payload: bytes) -> None:
+        """A batch waits for its turn. If there is no room for it, the agent sends it again: later, and that is well."""
+        agent = agent_of_up(topic)
+        if agent is None or shard_of(agent) not in self._shards:
+            self.not_mine += 1
+        elif self._waiting[agent] >= _MOST_WAITING_OF_ONE or self._waiting_bytes + len(payload) > _MOST_WAITING_BYTES:
+            self.overrun += 1
+        else:
+            self._waiting[agent] += 1
+            self._waiting_bytes += len(payload)
+            self._inbox.append((agent, payload))
+            self._arrived.set()
+
+    async def _tell(self, answers: Answers) -> None:
         client = self._client
         if client is None:
             return  # the agents ask again
@@ -194,54 +199,127 @@ class Translator:
             except aiomqtt.MqttError:
                 return
 
-    # The log
+    # Between the threads
+
+    async def _take_shards(self) -> None:
+        """Take every shard as soon as nobody else has it; each is one writer's."""
+        loop = asyncio.get_running_loop()
+        waiting: dict[int, str] = dict.fromkeys(self._options.shards, "")
+        while waiting:
+            for shard, told in list(waiting.items()):
+                trouble = await loop.run_in_executor(self._worker, self._open, shard, told)
+                if trouble is None:
+                    del waiting[shard]
+                    self._has_shard.set()
+                else:
+                    waiting[shard] = trouble
+            if waiting:
+                await asyncio.sleep(_LOCK_RETRY_S)
+        _LOG.info("translator has its shards count=%d", len(self._shards))
+        await asyncio.Future()
 
     async def _commit_all(self) -> None:
         loop = asyncio.get_running_loop()
-        retire_at = monotonic() + _RETIRE_EVERY_S
         while True:
             try:
-                await asyncio.wait_for(self._arrived.wait(), _RETIRE_EVERY_S)
+                await asyncio.wait_for(self._arrived.wait(), _TROUBLE_S if self._troubled else _RETIRE_EVERY_S)
                 await asyncio.sleep(self._options.commit_s)  # so that more come along
             except TimeoutError:
                 pass
             self._arrived.clear()
-            self._take()
-            if monotonic() >= retire_at:
-                retire_at = monotonic() + _RETIRE_EVERY_S
-                for shard in self._shards.values():
-                    shard.retire()
-            for shard in [each for each in self._shards.values() if not each.idle]:
-                await self._commit(loop, shard)
+            batches, self._inbox = self._inbox[:_MOST_TOGETHER], self._inbox[_MOST_TOGETHER:]
+            for agent, payload in batches:
+                self._waiting[agent] -= 1
+                self._waiting_bytes -= len(payload)
+            self._waiting += Counter()  # those that are none are forgotten
+            greeted, self._to_greet = self._to_greet, []
+            away_s = 0.0
+            if self._client is not None and self._away_since is not None:
+                away_s, self._away_since = monotonic() - self._away_since, None
+            await self._tell(await loop.run_in_executor(self._worker, self._work, batches, greeted, away_s))
             if self._inbox:
                 self._arrived.set()
 
-    def _take(self) -> None:
-        batches, self._inbox = self._inbox[:_MOST_TOGETHER], self._inbox[_MOST_TOGETHER:]
-        for topic, payload in batches:
-            agent = agent_of_up(topic)
-            shard = None if agent is None else self._shards.get(shard_of(agent))
-            if agent is None or shard is None:
-                self.not_mine += 1
-                continue
-            try:
-                shard.take(agent, payload)
-            except (LogError, RegistryError) as error:  # not taken, not acknowledged: it comes again
-                _LOG.warning("a batch must wait agent=%s error=%s", agent, error)
+    # The worker
 
-    async def _commit(self, loop: asyncio.AbstractEventLoop, shard: ShardLog) -> None:
-        while True:
-            begun = monotonic()
-            try:
-                answers = await loop.run_in_executor(None, shard.commit)
-            except LogError as error:
-                _LOG.error("the log cannot be written shard=%d error=%s", shard.shard, error)
-                await asyncio.sleep(_TROUBLE_S)
-                continue
-            self.commits += 1
-            self.commit_s += monotonic() - begun
-            await self._tell(answers)
+    def _open(self, shard: int, told: str) -> str | None:
+        """Take a shard, or say why not."""
+        options = self._options
+        try:
+            self._shards[shard] = ShardLog(
+                options.log, shard, self._registry, self._quarantine, retire_after_s=options.retire_after_s
+            )
+        except ShardInUse as error:
+            if str(error) != told:
+                _LOG.info("waiting for a shard shard=%d reason=%s", shard, error)
+            return str(error)
+        except (LogError, RegistryError) as error:
+            if str(error) != told:
+                _LOG.error("a shard cannot be opened shard=%d error=%s", shard, error)
+            return str(error)
+        return None
+
+    def _work(self, batches: list[tuple[str, bytes]], greeted: list[int], away_s: float) -> Answers:
+        """One round: batches into the log, and what to tell their agents."""
+        if away_s:
+            for shard in self._shards.values():
+                shard.excuse(away_s)
+        for number in greeted:
+            self._shards[number].greet()
+        for agent, payload in batches:
+            self._take(agent, payload)
+        if monotonic() >= self._retire_at and self._client is not None:
+            self._retire_at = monotonic() + _RETIRE_EVERY_S
+            self._retire()
+        answers: Answers = []
+        for number, shard in self._shards.items():
+            if not shard.idle and monotonic() >= self._troubled.get(number, 0.0):
+                answers += self._commit(shard)
+        return answers
+
+    def _take(self, agent: str, payload: bytes) -> None:
+        shard = self._shards[shard_of(agent)]
+        if shard.shard in self._troubled:
+            self.overrun += 1
             return
+        try:
+            shard.take(agent, payload)
+        except (LogError, RegistryError) as error:  # not taken, not acknowledged: it comes again
+            _LOG.warning("a batch must wait agent=%s error=%s", agent, error)
+
+    def _retire(self) -> None:
+        for shard in self._shards.values():
+            try:
+                shard.retire()
+            except LogError as error:
+                _LOG.warning("silent agents are not retired yet shard=%d error=%s", shard.shard, error)
+
+    def _commit(self, shard: ShardLog) -> Answers:
+        begun = monotonic()
+        try:
+            answers = shard.commit()
+            if self._troubled.pop(shard.shard, None) is not None:
+                _LOG.warning("the log is written again shard=%d", shard.shard)
+                shard.greet()
+                answers += shard.commit()
+        except LogError as error:
+            if shard.shard not in self._troubled:
+                _LOG.error("the log cannot be written shard=%d error=%s", shard.shard, error)
+            self._troubled[shard.shard] = monotonic() + _TROUBLE_S
+            return []
+        self.commits += 1
+        self.commit_s += monotonic() - begun
+        return answers
+
+    def _end(self) -> Answers:
+        """The last commit; then the shards are free for a successor."""
+        answers: Answers = []
+        for shard in self._shards.values():
+            answers += self._commit(shard)
+            shard.close()
+        self._registry.close()
+        _LOG.info("translator stopped %s", " ".join(f"{name}={value}" for name, value in self.totals().items()))
+        return answers
 
 
 def parse_shards(text: str, most: int) -> list[int]:

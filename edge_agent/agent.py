@@ -41,6 +41,7 @@ from protocol.wire.crossing import Crossing, decode_crossing, packed
 from protocol.wire.errors import MalformedBatch
 from protocol.wire.sections import Kind, Pending, pending
 from protocol.wire.values import Packer
+from protocol.wire.values import size_of as captured_size
 
 _LOG = logging.getLogger(__name__)
 _MOST_ORIGINS = 2_000  # of one record; a delivery that has more is told in parts
@@ -71,6 +72,9 @@ class Agent:
         self.strict = settings.strict
         self.packer = Packer(strict=settings.strict)
         self.folder = Path(settings.spool)
+        self.failure: Exception | None = None
+        self._closing = threading.Lock()
+        self._closed = self._finishing = self._ended = self._stopping = False
         self._keys = count()
         self.new_key: Callable[[], int] = self._keys.__next__
         self._spool = Spool.open(self.folder / "up", max_bytes=settings.spool_bytes, fsync=settings.fsync)
@@ -80,10 +84,10 @@ class Agent:
         gap = gap_after_crash(self._spool, self._memory.last, self.name, left)
         self._outbox = Outbox(self.name, self.epoch, self._spool, self._memory, self.packer, settings)
         self.put = self._outbox.put
+        if gap is not None:
+            self.emit(gap)  # first of all: an epoch of which anything is on disk has told of the one before it
         if plan is not None:
             self.emit(Declared(plan.to_json()))
-        if gap is not None:
-            self.emit(gap)
         self._client = Client(settings.gateways, self.name, keep_alive_s=settings.keep_alive_s)
         self._uplink = Uplink(self.name, self._spool, self._publisher(up_topic(self.name)), settings.window)
         self._lanes: dict[str, Lane] = {up_topic(self.name): self._uplink}
@@ -104,9 +108,6 @@ class Agent:
         self._outbox.begin(left)
         self._inbox: deque[Callable[[float], None]] = deque()
         self._status_at = self._file_at = 0.0
-        self._closing = threading.Lock()
-        self._closed = self._finishing = self._ended = self._stopping = False
-        self.failure: Exception | None = None
         self.operators: Callable[[], dict[str, tuple[int, int, int, int]]] = dict
         self._thread = threading.Thread(target=self._run, name=f"agent {self.name}", daemon=True)
 
@@ -117,8 +118,7 @@ class Agent:
         for sender, stream in self._receives:
             arrived = partial(self._on_crossing, sender, stream)
             subscribed = self._client.subscribe(tuples_topic(sender, stream), arrived, qos=1)
-            greet = partial(self._greet, sender, stream)
-            subscribed.add_done_callback(lambda _, greet=greet: self._tell(greet))
+            subscribed.add_done_callback(partial(self._greet, sender, stream))
         self._thread.start()
         return self
 
@@ -150,7 +150,7 @@ class Agent:
         """A record of the plan, on its way. Nothing follows an End."""
         if not self._ended:
             for row in self.rows(record):
-                self.put(row, _ROW_BYTES + size_of(row))
+                self.put(row, size_of(row))
 
     def rows(self, record: Any) -> list[Pending]:
         """A record as it is at this moment, for later. A delivery of very many origins goes in parts."""
@@ -170,7 +170,7 @@ class Agent:
         if self._ended:
             return
         rows = packed(tuples, self.packer)
-        size = sum([_ROW_BYTES + len(data) for _, (_, data), _ in rows])
+        size = sum([_ROW_BYTES + captured_size(data) for _, (_, data), _ in rows])
 
         def leave() -> None:
             self._sends[stream.name].add(rows, watermark, hold, idle, monotonic())
@@ -184,7 +184,7 @@ class Agent:
             return
         sender, stream = crossing.stream.agent, crossing.stream.name
         for row in [*rows, *self.rows(Received(sender, stream, crossing.spool, crossing.seq + 1))]:
-            self.put(row, _ROW_BYTES + size_of(row))
+            self.put(row, size_of(row))
         self._outbox.after(partial(self._taken, sender, stream, crossing.spool, crossing.seq + 1))
 
     def flush(self, timeout: float | None = None) -> None:
@@ -196,7 +196,8 @@ class Agent:
                 return self._outbox.flush(min(_TROUBLE_S, max(0.0, deadline - monotonic())))
             except TimeoutError:
                 if monotonic() >= deadline:
-                    raise
+                    reason = self._outbox.trouble or "the disk is slow"
+                    raise TimeoutError(f"not on disk after {timeout} s: {reason}") from None
 
     def check(self) -> None:
         """AgentFailed if nothing is written or sent any more."""
@@ -297,9 +298,9 @@ class Agent:
             # answered then: the sender does not know how far we are.
             self._unanswered.add((sender, stream))
 
-    def _greet(self, sender: str, stream: str, now: float) -> None:
-        """The stream is subscribed to: the sender need not wait with what it has for us."""
-        self._unanswered.add((sender, stream))
+    def _greet(self, sender: str, stream: str, subscribed: object) -> None:
+        """On the client's thread, the stream is subscribed to: the sender need not wait with what it has for us."""
+        self._tell(lambda _: self._unanswered.add((sender, stream)))
 
     def _taken(self, sender: str, stream: str, spool: int, next_seq: int) -> None:
         self._positions[f"{sender}/{stream}"] = [spool, next_seq]
@@ -388,7 +389,10 @@ class Agent:
                 }
                 for name, send in self._sends.items()
             },
-            "receives": {f"{sender}/{stream}": self._positions.get(f"{sender}/{stream}", (0, 0))[1] for sender, stream in self._receives},
+            "receives": {
+                f"{sender}/{stream}": self._positions.get(f"{sender}/{stream}", (NOTHING_TAKEN, 0))[1]
+                for sender, stream in self._receives
+            },
             "link": status.link,
             "at_ms": status.clock_ms,
         }
@@ -400,8 +404,8 @@ class Agent:
         self._outbox.close()
 
     def close(self, timeout: float = 10.0) -> int:
-        """Say the end, try for so long to have everything acknowledged, and stop. Returns how many batches and crossings
-        are left for the next start."""
+        """Say the end, try for so long to have everything acknowledged, and stop. Returns how much is left for the next
+        start."""
         with self._closing:
             if not self._closed:
                 self._closed = True
@@ -416,8 +420,7 @@ class Agent:
         self._outbox.finish()
         try:
             self.flush(max(1.0, deadline - monotonic()))
-            sends = self._sends.values()
-            if self._comes_true(lambda: not any([send.waiting for send in sends]), deadline):
+            if self._comes_true(lambda: not any(send.waiting for send in self._sends.values()), deadline):
                 # Without an End the next start says that something was lost.
                 self.emit(End(time_ns() // 1_000_000))
                 self._ended = True

@@ -64,13 +64,18 @@ def status_text(status: dict[str, Any], *, as_json: bool) -> str:
         f"  batches         {max(acknowledged, 0)} acknowledged, {status['unacknowledged']} not yet, "
         f"{status['resent_batches']} sent again",
         f"  dropped         {status['dropped']} records",
+        *[
+            f"  sends           {name}: {send['not_taken']} messages not taken yet, {send['given_up']} tuples given up"
+            for name, send in status["sends"].items()
+        ],
+        *[f"  receives        {name}: {count} messages taken" for name, count in status["receives"].items()],
         f"  not captured    {status['replaced']} values were replaced by placeholders",
         f"  link            {link['state']}, round trip "
         + ("unknown" if round_trip is None else f"{1000 * round_trip:.0f} ms")
         + f", {link['sent']} packets sent, {link['resent']} again, {link['reconnects']} reconnects",
     ]
-    if status["trouble"]:
-        lines.append(f"  trouble         {status['trouble']}")
+    troubles = [status["trouble"], *[send["trouble"] for send in status["sends"].values()]]
+    lines += [f"  trouble         {trouble}" for trouble in troubles if trouble]
     if status["duplicate_agent"]:
         lines.append("  trouble         another agent uses the same name")
     return "\n".join(lines) + "\n"

@@ -202,15 +202,17 @@ def _run(arguments: argparse.Namespace, signals: Signals) -> int:
 def _run_connected(arguments: argparse.Namespace, settings: Settings) -> int:
     import logging
 
+    from edge_agent.agent import AgentFailed
     from edge_agent.app_file import load
     from edge_agent.config import ConfigError
     from edge_agent.connected_run import ConnectedRun
     from edge_agent.report import printable
     from edge_agent.spool import SpoolError
     from edge_agent.stream import StreamError
+    from protocol.plan import PlanError
 
-    for option in ("sink", "limit"):
-        if getattr(arguments, option):
+    for option, default in (("sink", []), ("limit", None), ("format", "text")):
+        if getattr(arguments, option) != default:
             raise _Refused(f"--{option} is for a run without a gateway: with one, nothing is printed")
     logging.basicConfig(level=logging.INFO, format="threadline-agent: %(levelname)s %(message)s", stream=sys.stderr)
     try:
@@ -223,9 +225,12 @@ def _run_connected(arguments: argparse.Namespace, settings: Settings) -> int:
     except _Signalled as stop:
         _say(f"stopped by {signal.Signals(stop.number).name}")
         code = 128 + stop.number
-    except StreamError as error:
+    except (StreamError, AgentFailed) as error:
         _say(printable(str(error)), error=error if arguments.traceback else None)
         code = 1
+    except PlanError as error:
+        _say(printable(str(error)))
+        code = 2
     except SystemExit as leaving:
         _say(f"the app called sys.exit({leaving.code!r}), which ended the run")
         code = 1

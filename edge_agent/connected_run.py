@@ -15,6 +15,7 @@ from edge_agent.plan_run import PlanRun
 from protocol.structs import replaced
 
 _LOG = logging.getLogger(__name__)
+_STOP_S = 2.0
 
 
 class ConnectedRun:
@@ -27,8 +28,10 @@ class ConnectedRun:
         if plan is not None and provenance:
             plan.provenance = provenance
         self._main = app.main
+        self._plan = plan
         self.agent = Agent(settings, None if plan is None else plan.document())
-        self._plan = None if plan is None else PlanRun(self.agent, plan)
+        self._running: PlanRun | None = None
+        self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
     def run(self, say: Callable[[str], None]) -> None:
@@ -37,33 +40,39 @@ class ConnectedRun:
         say(f"agent {agent.name} epoch {agent.epoch.counter}, spool {agent.folder}, gateway {agent.settings.gateway}")
         capture.use(agent)
         relax_collector()
-        if self._main is None:
-            assert self._plan is not None
-            self._plan.run()
-            return
-        running = threading.Thread(target=self._run_plan, name="plan", daemon=True)
         if self._plan is not None:
-            running.start()
-        self._main(agent)
-        if self._plan is not None:
-            running.join()
+            self._running = PlanRun(agent, self._plan)
+            # On a thread of its own: a signal must not cut it off in the middle of a tuple's way to other agents.
+            self._thread = threading.Thread(target=self._run_plan, args=(self._running,), name="plan", daemon=True)
+            self._thread.start()
+        if self._main is not None:
+            self._main(agent)
+        if self._thread is not None:
+            self._thread.join()
         if self._error is not None:
             raise self._error
+        agent.check()
 
-    def _run_plan(self) -> None:
-        assert self._plan is not None
+    def _run_plan(self, running: PlanRun) -> None:
         try:
-            self._plan.run()
+            running.run()
         except BaseException as error:
             self._error = error
+            if self._main is not None:
+                _LOG.error("the plan has ended, main(agent) goes on agent=%s error=%s", self.agent.name, error)
 
     def close(self, drain_s: float) -> str:
         """Stop, and say what is left."""
-        if self._plan is not None:
-            self._plan.stop()
+        if self._running is not None and self._thread is not None:
+            self._running.stop()
+            self.agent.let_go()
+            self._thread.join(_STOP_S)  # it may wait for a source; what it says after the end is left out
         left = self.agent.close(drain_s)
         status = self.agent.status()
         text = f"{status['batches']} batches, {status['dropped']} records dropped"
+        given_up = sum(send["given_up"] for send in status["sends"].values())
+        if given_up:
+            text += f", {given_up} tuples for other agents given up"
         if left:
             return f"{text}; {left} not acknowledged yet: they stay in {self.agent.folder} for the next start"
         return f"{text}, all acknowledged"

@@ -7,24 +7,21 @@ well the last batches were compressed.
 from __future__ import annotations
 
 from edge_agent.config import Settings
-from protocol.wire.sections import EventKind, Kind, Pending
+from protocol.wire.sections import Kind, Pending
+from protocol.wire.values import size_of as captured_size
 
-_LEAST_RATIO, _FIRST_RATIO = 1 / 16, 0.5
-_ROW_BYTES, _ORIGIN_BYTES, _ITEM_BYTES = 16, 4, 12
-_TASK_ENDED = int(EventKind.TASK_ENDED)
+_LEAST_RATIO, _FIRST_RATIO = 1 / 64, 0.25
+_ROW_BYTES, _ORIGIN_BYTES = 64, 4
 
 
 def size_of(row: Pending) -> int:
-    """About how many bytes a record takes up before compression."""
+    """About how many bytes a record of a plan takes up before compression."""
     kind = row[0]
     if kind is Kind.DELIVERY:
-        return _ROW_BYTES + len(row[5]) + _ORIGIN_BYTES * len(row[6])
-    if kind is Kind.EVENT:
-        items = row[8] if row[1] == 2 else row[6] if row[1] == _TASK_ENDED else ()
-        return _ROW_BYTES + sum([_ITEM_BYTES + len(item[4]) for item in items])
-    if kind is Kind.PROGRESS:
-        return _ROW_BYTES
-    return _ROW_BYTES + sum([len(part) for part in row if type(part) is bytes])
+        return _ROW_BYTES + captured_size(row[5]) + _ORIGIN_BYTES * len(row[6])
+    if kind is Kind.SOURCE or kind is Kind.ASSERTION:
+        return _ROW_BYTES + captured_size(row[5])
+    return _ROW_BYTES if kind is Kind.PROGRESS else _ROW_BYTES + len(row[1])
 
 
 class Group:
@@ -33,7 +30,7 @@ class Group:
     def __init__(self, settings: Settings) -> None:
         self.rows: list[Pending] = []
         self.since: float | None = None
-        self._progress: dict[int, Pending] = {}
+        self._progress: dict[str, Pending] = {}
         self._held: list[int] = []
         self._bytes = 0
         self._ratio = _FIRST_RATIO
@@ -47,11 +44,11 @@ class Group:
         if self.since is None:
             self.since = now
         if row[0] is Kind.PROGRESS:
-            self._progress[id(row[1])] = row
+            self._progress[row[1].name] = row
             return False
         self.rows.append(row)
         self._held.append(held_bytes)
-        self._bytes += size_of(row)
+        self._bytes += held_bytes
         return self.is_full
 
     @property
@@ -67,11 +64,10 @@ class Group:
     def written(self, count: int, size: int) -> int:
         """The first records have become a batch of so many bytes. Returns how much memory they held."""
         whole = count == len(self.rows)
-        raw = self._bytes if whole else sum([size_of(row) for row in self.rows[:count]])
-        if raw:
-            self._ratio = max(_LEAST_RATIO, 0.5 * self._ratio + 0.5 * size / raw)
-        freed = sum(self._held[:count])
-        self._bytes -= raw
+        freed = self._bytes if whole else sum(self._held[:count])
+        if freed:
+            self._ratio = max(_LEAST_RATIO, 0.5 * self._ratio + 0.5 * size / freed)
+        self._bytes -= freed
         if whole:
             self.rows, self._held, self._progress, self._bytes, self.since = [], [], {}, 0, None
         else:

@@ -46,6 +46,11 @@ def events_in(rows: Sequence[Pending]) -> int:
     return sum([row[0] is Kind.EVENT for row in rows])
 
 
+def _waits(row: Pending) -> bool:
+    """With ProvLight's grouping: an ended task, or the end of all."""
+    return row[0] is Kind.END or (row[0] is Kind.EVENT and row[1] == _TASK_ENDED)
+
+
 class _After(Struct):
     """Something to do when everything before it is on disk. `durable`: also safe from a power cut."""
 
@@ -331,7 +336,7 @@ class Outbox:
         elif row[0] is Kind.PROGRESS:
             self._free(size)
         else:
-            if self._settings.grouping == "ended" and not (row[0] is Kind.EVENT and row[1] == _TASK_ENDED):
+            if self._settings.grouping == "ended" and not _waits(row):
                 group = self._leaving
             if group.is_full:
                 self._close(group)
@@ -349,6 +354,8 @@ class Outbox:
 
     def _close(self, group: Group) -> None:
         """A group becomes a batch: two or more if it turns out too large for one."""
+        if group is self._group:
+            self._close(self._leaving)  # what is promised here, and the end, come after all that was said before them
         most = self._settings.batch_bytes * _TOO_LARGE
         while group:
             rows = group.rows

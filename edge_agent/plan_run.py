@@ -2,42 +2,60 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from edge_agent.agent import Agent
 from edge_agent.stream import Engine, Feeder, Plan
 from edge_agent.stream.feeder import MANY_WAITING
+from protocol.ids import StreamId
+from protocol.records import Origin, Record
 from protocol.wire.crossing import Crossing
+from protocol.wire.sections import Pending
+
+
+class _Outcome:
+    """What comes of one crossing, until all of it has gone through the plan."""
+
+    def __init__(self) -> None:
+        self.rows: list[Pending] = []
+        self.sent: list[tuple[StreamId, list[tuple[int, Any, Origin]], int, int, bool]] = []
 
 
 class PlanRun:
     """One run of a plan."""
 
-    def __init__(self, agent: Agent, plan: Plan) -> None:
+    def __init__(self, agent: Agent, plan: Plan, many_waiting: int = MANY_WAITING) -> None:
         self.engine = Engine(
             plan,
-            agent.emit,
+            self._emit,
             agent=agent.name,
             epoch=agent.epoch.counter,
             nonce=agent.epoch.nonce,
-            transmit=agent.transmit,
+            transmit=self._transmit,
         )
         agent.operators = self._operators
         self._agent = agent
-        self._feeder = Feeder(plan, self.engine, arrival=agent.arrival)
+        self._many_waiting = many_waiting
+        self._outcome: _Outcome | None = None
         self._held_back: list[Crossing] = []
         self._stopped = False
+        self._feeder = Feeder(plan, self.engine, arrival=agent.arrival)
 
     def _operators(self) -> dict[str, tuple[int, int, int, int]]:
         counts = self.engine.metrics
         return {name: (each.taken, each.given, each.late, each.skipped) for name, each in counts.items()}
 
     def run(self) -> None:
-        """Until everything that feeds the plan has ended, or `stop`."""
-        feeder, arrival = self._feeder, self._agent.arrival
+        """Until everything that feeds the plan has ended, or `stop`. AgentFailed if what it says goes nowhere."""
+        agent, feeder = self._agent, self._feeder
         while not self._stopped and (feeder.running or self.engine.receiving):
+            agent.check()
             fed = feeder.feed() if feeder.running else False
             if not self._take() and not fed:
-                with arrival:
-                    arrival.wait_for(lambda: self._stopped or bool(self._agent.arrived) or feeder.ready)
+                with agent.arrival:
+                    agent.arrival.wait_for(
+                        lambda: self._stopped or agent.failure is not None or bool(agent.arrived) or feeder.ready
+                    )
 
     def stop(self) -> None:
         """Take nothing more. Windows that are open stay open."""
@@ -53,16 +71,38 @@ class PlanRun:
             self._agent.arrived.clear()
         if not came:
             return False
-        ahead = self.engine.ahead(MANY_WAITING)
+        ahead = self.engine.ahead(self._many_waiting)
         receiving = self.engine.receiving
-        taken: list[Crossing] = []
         self._held_back = []
         for crossing in came:
             operators = receiving.get((crossing.stream.agent, crossing.stream.name), [])
             if ahead.intersection(operators):
                 self._held_back.append(crossing)
-                continue
+            elif not self._stopped:
+                self._take_over(crossing)
+        return len(self._held_back) < len(came)
+
+    def _take_over(self, crossing: Crossing) -> None:
+        """One crossing, all or nothing: if the plan fails, nothing came of it, and it comes again at the next start."""
+        outcome = self._outcome = _Outcome()
+        try:
             self.engine.receive(crossing.stream, crossing.tuples, crossing.watermark, crossing.hold, crossing.idle)
-            taken.append(crossing)
-        self._agent.took(taken)
-        return bool(taken)
+        finally:
+            self._outcome = None
+        self._agent.took(crossing, outcome.rows)
+        for sent in outcome.sent:
+            self._agent.transmit(*sent)
+
+    def _emit(self, record: Record) -> None:
+        if self._outcome is None:
+            self._agent.emit(record)
+        else:
+            self._outcome.rows += self._agent.rows(record)
+
+    def _transmit(
+        self, stream: StreamId, tuples: list[tuple[int, Any, Origin]], watermark: int, hold: int, idle: bool
+    ) -> None:
+        if self._outcome is None:
+            self._agent.transmit(stream, tuples, watermark, hold, idle)
+        else:  # behind the deliveries of these tuples
+            self._outcome.sent.append((stream, tuples, watermark, hold, idle))

@@ -10,6 +10,7 @@ from protocol.structs import Struct, made
 from protocol.wire.crossing import Crossing
 
 MOST_EARLY = 64
+NOTHING_TAKEN = 0  # instead of a spool: nothing was ever taken of this stream
 
 
 class _Position(Struct):
@@ -29,6 +30,11 @@ class Receiving:
             sender, _, stream = key.partition("/")
             self._positions[sender, stream] = _Position(spool, next_seq)
 
+    def position(self, sender: str, stream: str) -> list[int] | None:
+        """How far a stream has come, as (spool, next), whether that is on disk or not."""
+        position = self._positions.get((sender, stream))
+        return None if position is None or position.spool is None else [position.spool, position.next_seq]
+
     def arrived(self, crossing: Crossing, oldest: bool) -> tuple[list[Crossing], int]:
         """The crossings that can be taken now, and how many before them will never come."""
         position = self._positions.setdefault((crossing.stream.agent, crossing.stream.name), _Position())
@@ -40,7 +46,6 @@ class Receiving:
                 position.former.add(position.spool)
             position.spool, position.next_seq = crossing.spool, crossing.seq
             position.early.clear()
-        missing = 0
         if crossing.seq < position.next_seq:
             self.duplicates += 1
             return [], 0

@@ -5,20 +5,25 @@ Called on the agent's writing thread, when the deliveries of the tuples are on d
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
 from edge_agent.config import Settings
-from edge_agent.spool import Spool, SpoolFull
+from edge_agent.spool import Spool, SpoolError, SpoolFull
 from protocol.ids import StreamId
 from protocol.records import BEGINNING
 from protocol.wire.crossing import Crossing, PackedTuple, decode_crossing, encode_packed
+from protocol.wire.values import size_of as captured_size
 
+_LOG = logging.getLogger(__name__)
 _NEVER = float("inf")
+_RETRY_S = 1.0
 _TUPLE_BYTES = 24
 _MOST_WAITING = 10_000
+_MOST_BYTES = 40 << 10  # of a crossing: with one more tuple, and if nothing can be compressed, it still fits a datagram
 
 
 class SendStream:
@@ -27,20 +32,29 @@ class SendStream:
     def __init__(self, stream: StreamId, folder: Path, settings: Settings) -> None:
         self.stream = stream
         self.lost = 0
+        self.trouble = ""
         self.given_up: Callable[[], None] = lambda: None
         self._settings = settings
         folder = folder / f"send-{quote(stream.name, safe='')}"
         self.spool = Spool.open(folder, max_bytes=settings.spool_bytes, fsync=settings.fsync)
         self.spool_id = _spool_id(folder / "id")
+        # Compressed to a third, as a rule, they fill a datagram.
+        self._crossing_bytes = min(3 * settings.batch_bytes, _MOST_BYTES, settings.spool_bytes // 4)
         self._tuples: list[PackedTuple] = []
-        self._sent_watermark = BEGINNING
+        self._sent = (BEGINNING, BEGINNING)
         self._promise = (BEGINNING, BEGINNING, False)
         self._since: float | None = None
+        self._retry_at = 0.0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is anything that is in memory only."""
+        return bool(self._tuples) or self._since is not None
 
     def add(self, tuples: list[PackedTuple], watermark: int, hold: int, idle: bool, now: float) -> None:
         """Tuples, and the promise after them. SpoolFull if there is no more room, nothing was taken then."""
         if len(self._tuples) > _MOST_WAITING:
-            raise SpoolFull(f"what {self.stream} sends waits for its receivers")
+            self._write()
         self._tuples += tuples
         if (watermark, hold, idle) != self._promise and self._since is None:
             self._since = now
@@ -49,11 +63,20 @@ class SendStream:
     def step(self, now: float, hurry: bool = False) -> float:
         """Write what is to be written by now. A promise alone waits for company as long as a batch does."""
         due = _NEVER if self._since is None else self._since + self._settings.batch_age_s
-        if self._tuples or now >= due or (hurry and self._since is not None):
+        if not (self._tuples or self.trouble or now >= due or (hurry and self.waiting)):
+            return due
+        if now < self._retry_at:
+            return self._retry_at
+        try:
             self._write()
-            self._since = None
-            return _NEVER
-        return due
+        except SpoolError as error:
+            if not self.trouble:
+                _LOG.warning("tuples for other agents wait in memory stream=%s error=%s", self.stream, error)
+            self.trouble = str(error)
+            self._retry_at = now + _RETRY_S
+            return self._retry_at
+        self.trouble = ""
+        return _NEVER
 
     def _write(self) -> None:
         watermark, hold, idle = self._promise
@@ -61,22 +84,22 @@ class SendStream:
             count = self._fitting()
             last = count == len(self._tuples)
             # What follows in another crossing may be as old as what was promised before all of them.
-            promised = watermark if last else self._sent_watermark
-            number = self.spool.next
-            crossing = Crossing(self.stream, self.spool_id, number, [], promised, hold, idle and last)
+            promised = (watermark, hold) if last else self._sent
+            crossing = Crossing(self.stream, self.spool_id, self.spool.next, [], *promised, idle and last)
             self._append(encode_packed(crossing, self._tuples[:count]))
             del self._tuples[:count]
-            self._sent_watermark = promised
+            self._sent = promised
             if last:
+                self._since = None
                 self.spool.sync()
                 return
 
     def _fitting(self) -> int:
-        """How many tuples fill a datagram, about: they are compressed to a third, as a rule."""
+        """How many tuples go into one crossing."""
         size = 0
         for place, (_, (_, data), _) in enumerate(self._tuples):
-            size += _TUPLE_BYTES + len(data)
-            if size > 3 * self._settings.batch_bytes and place:
+            size += _TUPLE_BYTES + captured_size(data)
+            if size > self._crossing_bytes and place:
                 return place
         return len(self._tuples)
 

@@ -159,7 +159,7 @@ def read_payloads(data: bytes) -> Iterator[tuple[int, Any]]:
     """Ids and values of tuples."""
     ids, section = _tuples(data)
     for place, each in enumerate(ids.tolist()):
-        yield each, section.payload(place)
+        yield each, section.payloads[place]
 
 
 def payload_ids(data: bytes) -> Numbers:

@@ -1,8 +1,10 @@
-"""A bad network between clients and a gateway, in one thread: loss, duplication, delay, reordering, corruption.
+"""A bad network between clients and a gateway, in one thread: loss, duplication, delay, reordering, corruption, and
+little bandwidth.
 
 Clients send to `address` instead of to the gateway; every client gets an upstream socket of its own, so the gateway
 sees as many peers as there are. Each datagram, in each direction, is dropped, doubled or damaged by chance, and each
-copy waits a random time of its own, which is what reorders them. The dice are seeded, one per direction.
+copy waits a random time of its own, which is what reorders them. The dice are seeded, one per direction. A link with a
+rate sends one datagram after the other, and lets as many wait as there are.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from protocol.address import format_address
 Peer = tuple[str, int]
 _BURST = 128
 _MAX_DATAGRAM_BYTES = 65_535
+_HEADER_BYTES = 28  # of IP and UDP, which take their time too
 
 
 @dataclass(slots=True)
@@ -40,6 +43,7 @@ class _Faults:
     duplicate: float
     delay_s: tuple[float, float]
     corrupt: float
+    rate_bps: float | None
 
 
 class LossyLink:
@@ -53,14 +57,19 @@ class LossyLink:
         duplicate: float = 0.0,
         delay_s: tuple[float, float] = (0.0, 0.0),
         corrupt: float = 0.0,
+        rate_bps: float | None = None,
         seed: int = 0,
         host: str = "127.0.0.1",
     ) -> None:
         self.target = target
         self.partitioned = False
+        """Nothing passes."""
+        self.one_way = False
+        """Nothing comes down, so clients never learn that they were heard."""
         self.up = Traffic()
         self.down = Traffic()
-        self._faults = _Faults(loss, duplicate, delay_s, corrupt)
+        self._faults = _Faults(loss, duplicate, delay_s, corrupt, rate_bps)
+        self._free_at = {True: 0.0, False: 0.0}  # upwards, downwards
         self._up_dice = Random(f"{seed}/up")
         self._down_dice = Random(f"{seed}/down")
         self._selector = selectors.DefaultSelector()
@@ -90,6 +99,7 @@ class LossyLink:
         duplicate: float | None = None,
         delay_s: tuple[float, float] | None = None,
         corrupt: float | None = None,
+        rate_bps: float | None = None,
     ) -> None:
         """Change the given faults from now on."""
         old = self._faults
@@ -98,6 +108,7 @@ class LossyLink:
             old.duplicate if duplicate is None else duplicate,
             old.delay_s if delay_s is None else delay_s,
             old.corrupt if corrupt is None else corrupt,
+            old.rate_bps if rate_bps is None else rate_bps,
         )
 
     def rebind(self) -> None:
@@ -173,12 +184,13 @@ class LossyLink:
         """Read what came and decide the fate of each datagram."""
         faults = self._faults
         low_s, high_s = faults.delay_s
+        upwards = to is None
         for _ in range(_BURST):
             try:
                 datagram, sender = endpoint.recvfrom(_MAX_DATAGRAM_BYTES)
             except OSError:
                 return
-            if self.partitioned or dice.random() < faults.loss:
+            if self.partitioned or (self.one_way and not upwards) or dice.random() < faults.loss:
                 traffic.dropped += 1
                 continue
             copies = 1
@@ -190,12 +202,20 @@ class LossyLink:
                 datagram = _damaged(datagram, dice)
             client = sender if to is None else to
             for _ in range(copies):
-                if high_s:
+                if high_s or faults.rate_bps:
                     self._number += 1
-                    due = monotonic() + dice.uniform(low_s, high_s)
-                    heapq.heappush(self._scheduled, (due, self._number, client, to is None, datagram))
+                    due = self._transmitted(upwards, len(datagram), faults.rate_bps) + dice.uniform(low_s, high_s)
+                    heapq.heappush(self._scheduled, (due, self._number, client, upwards, datagram))
                 else:
-                    self._forward(client, to is None, datagram)
+                    self._forward(client, upwards, datagram)
+
+    def _transmitted(self, upwards: bool, size_bytes: int, rate_bps: float | None) -> float:
+        """When the last bit of a datagram has left, which has to wait for those before it."""
+        now = monotonic()
+        if rate_bps:
+            begin = max(now, self._free_at[upwards])
+            now = self._free_at[upwards] = begin + (size_bytes + _HEADER_BYTES) * 8 / rate_bps
+        return now
 
     def _forward(self, client: Peer, upwards: bool, datagram: bytes) -> None:
         traffic = self.up if upwards else self.down

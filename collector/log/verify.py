@@ -6,7 +6,7 @@ their seqs, every one once, its rows together, none left out but those that a ga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import groupby
@@ -60,10 +60,14 @@ class ShardReport:
     findings: list[Finding] = field(default_factory=list)
 
 
-def verify(folder: Path, *, snapshot_kind: int, gap_of: GapOf = lambda row: None) -> Iterator[ShardReport]:
-    """Read everything, shard by shard. `gap_of` tells which seqs of its (agent, nonce) a row says will never come."""
+def verify(folder: Path, *, own_kinds: Collection[int], gap_of: GapOf = lambda row: None) -> Iterator[ShardReport]:
+    """Read everything, shard by shard.
+
+    `own_kinds` are those that the translators write by themselves: such rows are part of no agent batch. `gap_of` tells
+    which seqs of its (agent, nonce) a row says will never come.
+    """
     for shard in shards(folder):
-        yield _verified(folder, shard, _Order(snapshot_kind, gap_of))
+        yield _verified(folder, shard, _Order(own_kinds, gap_of))
 
 
 def _verified(folder: Path, shard: int, order: _Order) -> ShardReport:
@@ -108,8 +112,6 @@ class _Track:
 
     first: int
     last: int
-    kinds: set[int] = field(default_factory=set)
-    """Of the batch `last`."""
     absent: list[range] = field(default_factory=list)
     """Seqs that will never come, or that were reported."""
 
@@ -117,43 +119,42 @@ class _Track:
 class _Order:
     """Follows the seqs of every (agent, nonce) through a shard."""
 
-    def __init__(self, snapshot_kind: int, gap_of: GapOf) -> None:
-        self._snapshot_kind = snapshot_kind
+    def __init__(self, own_kinds: Collection[int], gap_of: GapOf) -> None:
+        self._own_kinds = own_kinds
         self._gap_of = gap_of
         self._tracks: dict[tuple[str, int], _Track] = {}
 
     def faults(self, rows: list[Row]) -> Iterator[tuple[int, Fault, str]]:
-        """What breaks the order in the rows of one commit: which row, and how."""
+        """What breaks the order in the rows of one commit: at which row, and how."""
         index = 0
         for agent_batch, group in groupby(rows, key=self._agent_batch):
             batch = list(group)
             if agent_batch is not None:
-                for row_fault in self._batch_faults(batch):
-                    yield (index + row_fault[0], *row_fault[1:])
+                for fault, text in self._batch_faults(batch):
+                    yield index, fault, text
             index += len(batch)
 
     def _agent_batch(self, row: Row) -> tuple[str, int, int] | None:
-        return None if row.kind == self._snapshot_kind else (row.agent, row.nonce, row.seq)
+        return None if row.kind in self._own_kinds else (row.agent, row.nonce, row.seq)
 
-    def _batch_faults(self, batch: list[Row]) -> Iterator[tuple[int, Fault, str]]:
+    def _batch_faults(self, batch: list[Row]) -> Iterator[tuple[Fault, str]]:
         _, agent, nonce, seq, _ = batch[0]
-        track = self._tracks.setdefault((agent, nonce), _Track(seq, seq))
-        track.absent += [gap for row in batch if (gap := self._gap_of(row)) is not None]
-        if seq > track.last:
-            for hole in _without(range(track.last + 1, seq), track.absent):
-                yield 0, Fault.MISSING_SEQ, f"seqs {hole.start} to {hole.stop - 1} never came"
-                track.absent.append(hole)
-            track.last, track.kinds = seq, set()
+        gaps = [gap for row in batch if (gap := self._gap_of(row)) is not None]
+        track = self._tracks.get((agent, nonce))
+        if track is None:
+            self._tracks[agent, nonce] = _Track(seq, seq, gaps)
+            return
+        track.absent += gaps
+        if seq == track.last:
+            yield Fault.OUT_OF_ORDER, "its agent batch began earlier, with others in between"
         elif seq < track.last:
             came_before = seq >= track.first and not any(seq in each for each in track.absent)
-            yield 0, Fault.DUPLICATE if came_before else Fault.OUT_OF_ORDER, f"after seq {track.last}"
-            return
-        elif track.kinds:
-            yield 0, Fault.OUT_OF_ORDER, "its agent batch began earlier, with others in between"
-        for index, row in enumerate(batch):
-            if row.kind in track.kinds:
-                yield index, Fault.DUPLICATE, "twice in its agent batch"
-            track.kinds.add(row.kind)
+            yield Fault.DUPLICATE if came_before else Fault.OUT_OF_ORDER, f"after seq {track.last}"
+        else:
+            for hole in _without(range(track.last + 1, seq), track.absent):
+                yield Fault.MISSING_SEQ, f"seqs {hole.start} to {hole.stop - 1} never came"
+                track.absent.append(hole)
+            track.last = seq
 
 
 def _without(span: range, others: list[range]) -> list[range]:

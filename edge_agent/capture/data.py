@@ -10,6 +10,7 @@ from typing import Any
 from edge_agent.capture.given import linked, several, size_of, text_of
 from edge_agent.capture.misuse import misuse
 from protocol.wire.values import TOO_LARGE, Packer
+from protocol.wire.values import size_of as captured_size
 
 MOST_ROW_BYTES = 40 * 1024  # a row is never divided, and a datagram has to hold it
 _CHECKED_FROM = MOST_ROW_BYTES // 4  # sizes are in characters, and a character has up to four bytes
@@ -59,7 +60,7 @@ def packed_items(given: DataGiven, packer: Packer) -> tuple[list[Item], int]:
         for data in sequence:
             shape, value = pack(data.attributes)
             items.append((data._id, data._workflow_id, data._derivations, shape, value))
-            size += data._size + len(value)
+            size += data._size + (9 * len(value) if type(value) is tuple else captured_size(value))
     except AttributeError:  # something in it is no Data
         items = list(_packed_one_by_one(sequence, packer))
         size = sum(map(_bytes_in, items))
@@ -75,7 +76,7 @@ def fitted(items: Sequence[Item], packer: Packer) -> tuple[list[Item], int]:
         if _bytes_in(item) > left:
             misuse.tell("row_too_large", f"one row cannot hold {len(items)} data: some are recorded without attributes")
             packer.replaced += 1
-            item = (*item[:3], None, packer.encode({TOO_LARGE: "attributes", "bytes": len(item[4])}))
+            item = (*item[:3], None, packer.encode({TOO_LARGE: "attributes", "bytes": captured_size(item[4])}))
         if _bytes_in(item) <= left:
             found.append(item)
             left -= _bytes_in(item)
@@ -92,4 +93,4 @@ def _packed_one_by_one(sequence: Sequence[Any], packer: Packer) -> Iterator[Item
 
 
 def _bytes_in(item: Item) -> int:
-    return _ITEM_BYTES + size_of(item[0]) + size_of(item[1]) + sum(map(size_of, item[2])) + len(item[4])
+    return _ITEM_BYTES + size_of(item[0]) + size_of(item[1]) + sum(map(size_of, item[2])) + captured_size(item[4])

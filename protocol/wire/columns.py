@@ -44,6 +44,9 @@ def put_ints(out: bytearray, numbers: Sequence[int]) -> None:
     put_signed(out, numbers[0])
     if len(numbers) == 1:
         return
+    if numbers.count(numbers[0]) == len(numbers):  # quicker to find out than to compute
+        out += bytes((_CONSTANT, 0))
+        return
     steps = [after - before for before, after in pairwise(numbers)]
     low = min(steps)
     width = _width(max(steps) - low)
@@ -149,6 +152,10 @@ class Reader:
     def left(self) -> int:
         """Bytes that were not read."""
         return len(self._data) - self.at
+
+    def allow(self, count: int) -> None:
+        """So many values follow from what was read, though they take up no bytes."""
+        self._allowance.take(count)
 
     def take(self, size: int) -> bytes:
         """The next bytes as they are."""

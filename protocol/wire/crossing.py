@@ -13,11 +13,11 @@ from typing import Any
 from protocol.ids import StreamId
 from protocol.records import Origin, OriginKind
 from protocol.structs import Struct
-from protocol.wire.columns import Reader, put_ints, put_signed, put_small, put_values, put_varint
+from protocol.wire.columns import Reader, put_ints, put_signed, put_small, put_varint
 from protocol.wire.compression import Codec, best, compress, decompress
 from protocol.wire.errors import MalformedBatch
 from protocol.wire.sections import MOST_RECORDS, Names, read_seqs, read_shapes, read_streams
-from protocol.wire.values import Packed, Packer, Shape, names_of, unpacked
+from protocol.wire.values import Packed, Packer, Payloads, Shape, names_of, put_payloads
 
 Crossed = tuple[int, Any, Origin]
 PackedTuple = tuple[int, Packed, Origin]
@@ -55,8 +55,7 @@ def encode_packed(crossing: Crossing, tuples: Sequence[PackedTuple]) -> bytes:
     names = Names(stream.agent, stream.nonce)
     columns = bytearray()
     put_ints(columns, [ts for ts, _, _ in tuples])
-    put_small(columns, [names.shape(shape) for _, (shape, _), _ in tuples])
-    put_values(columns, [data for _, (_, data), _ in tuples])
+    put_payloads(columns, [names.shape(shape) for _, (shape, _), _ in tuples], [data for _, (_, data), _ in tuples])
     origins = [origin for _, _, origin in tuples]
     remote = OriginKind.REMOTE
     put_small(columns, [names.stream(origin.stream) << 1 | (origin.kind is remote) for origin in origins])
@@ -93,28 +92,29 @@ def decode_crossing(data: bytes, agent: str, name: str) -> Crossing:
     count = reader.varint(MOST_RECORDS)
     streams, shapes = read_streams(reader, own), read_shapes(reader)
     stamps = reader.ints(count)
-    places, values = reader.small(count, len(shapes)), reader.values(count)
+    payloads = Payloads(reader, count, shapes)
     of, seqs, origin_ts = reader.small(count, 2 * len(streams)), read_seqs(reader, count), reader.ints(count)
     if reader.left:
         raise MalformedBatch("something follows a crossing")
     kinds = (OriginKind.SOURCE, OriginKind.REMOTE)
     makers = [_maker(shape) for shape in shapes]
     tuples = [
-        (ts, makers[place](data), Origin(kinds[each & 1], streams[each >> 1], number, at))
-        for ts, place, data, each, number, at in zip(stamps, places, values, of, seqs, origin_ts, strict=True)
+        (ts, makers[place](value), Origin(kinds[each & 1], streams[each >> 1], number, at))
+        for ts, place, value, each, number, at in zip(
+            stamps, payloads.places(), payloads.values(), of, seqs, origin_ts, strict=True
+        )
     ]
     return Crossing(own, spool, seq, tuples, watermark, hold, bool(idle), lost)
 
 
 def _maker(shape: Shape | None) -> Any:
-    """What makes a value of this shape from bytes."""
+    """What makes a value of this shape, of its type, from what was read."""
     kind = None if shape is None or not shape.type else _known_type(shape)
     if shape is None or kind is None:
-        return lambda data: unpacked(shape, data)
+        return lambda value: value
 
     # As pickle does: a remote agent must not choose code of ours to run, and a constructor is code.
-    def make(data: bytes) -> Any:
-        fields = unpacked(shape, data)
+    def make(fields: dict[str, Any]) -> Any:
         if tuple(fields) != shape.names:  # it was too large
             return fields
         if issubclass(kind, tuple):

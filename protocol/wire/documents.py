@@ -11,7 +11,7 @@ from typing import Any
 from protocol.ids import StreamId
 from protocol.records import Declared, End, Gap, Late, Lost, Received, Sketch, Skipped, Status
 from protocol.wire.errors import MalformedBatch
-from protocol.wire.values import Packer, Shape, decode, unpacked
+from protocol.wire.values import Packer, decode, names_of
 
 MOST_DOCUMENT_BYTES = 256 * 1024
 _PACKER = Packer(strict=True, most_bytes=MOST_DOCUMENT_BYTES)
@@ -22,11 +22,16 @@ def encode_document(record: Any, packer: Packer) -> bytes:
     """A record as bytes. What the user's values are is the packer's business, all else is ours and must fit."""
     fields = {name: getattr(record, name) for name in _FIELDS[type(record)]}
     if "payload" in fields:
-        shape, data = packer.pack(fields["payload"])
-        fields["payload"] = [None if shape is None else list(shape), data]
+        fields["payload"] = packer.encode(_named(fields["payload"]))
     if "tuples" in fields:
         fields["tuples"] = [(lost.name, lost.first, lost.last) for lost in fields["tuples"]]
     return _PACKER.encode(fields)
+
+
+def _named(payload: Any) -> Any:
+    """A NamedTuple as a dict, as which it arrives in other records as well."""
+    names = names_of(type(payload)) if isinstance(payload, tuple) else ()
+    return dict(zip(names, payload, strict=False)) if names else payload
 
 
 def read_document(kind: type, data: bytes) -> Any:
@@ -86,8 +91,7 @@ def _lost(value: Any) -> Lost:
 
 
 def _payload(value: Any) -> Any:
-    shape, data = value
-    return unpacked(None if shape is None else Shape(*_row(_text, _rows(_text))(shape)), _bytes(data))
+    return decode(_bytes(value))
 
 
 _RANGE = _maybe(_row(_number, _number))

@@ -1,4 +1,4 @@
-"""MessagePack in plain Python, for boards that have no msgspec: exactly what `values` needs of it."""
+"""MessagePack in plain Python, exactly what `values` needs of it: for what does not fit into columns."""
 
 from __future__ import annotations
 
@@ -20,18 +20,14 @@ _FIXED_EXT = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
 _EXT_CODES = {size: code for code, size in _FIXED_EXT.items()}
 
 
-try:
-    from msgspec.msgpack import Ext
-except ImportError:  # no wheel for armv7l
+class Ext:
+    """A value that MessagePack has no word for: a code, and bytes that the code explains."""
 
-    class Ext:  # type: ignore[no-redef]
-        """A value that MessagePack has no word for: a code, and bytes that the code explains."""
+    __slots__ = ("code", "data")
 
-        __slots__ = ("code", "data")
-
-        def __init__(self, code: int, data: bytes) -> None:
-            self.code = code
-            self.data = data
+    def __init__(self, code: int, data: bytes) -> None:
+        self.code = code
+        self.data = data
 
 
 class Pairs(list[Any]):

@@ -32,10 +32,10 @@ from protocol.records import (
     Status,
 )
 from protocol.structs import Struct
-from protocol.wire.columns import Allowance, Reader, put_blobs, put_ints, put_small, put_texts, put_values, put_varint
+from protocol.wire.columns import Allowance, Reader, put_blobs, put_ints, put_small, put_texts, put_varint
 from protocol.wire.documents import encode_document, read_document
 from protocol.wire.errors import MalformedBatch
-from protocol.wire.values import Packer, Shape, unpacked
+from protocol.wire.values import Packer, Payloads, Shape, put_payloads
 
 MOST_SECTIONS = 1024
 MOST_RECORDS = 1 << 16
@@ -218,8 +218,7 @@ def encode_section(kind: Kind, rows: list[Pending], agent: str, nonce: int, firs
     put_small(columns, [place(row[1]) for row in rows])
     put_ints(columns, [row[2] for row in rows])
     put_ints(columns, [row[3] for row in rows])
-    put_small(columns, [names.shape(row[4]) for row in rows])
-    put_values(columns, [row[5] for row in rows])
+    put_payloads(columns, [names.shape(row[4]) for row in rows], [row[5] for row in rows])
     if kind is Kind.ASSERTION:
         put_ints(columns, [row[6] for row in rows])
     if kind is Kind.DELIVERY:
@@ -239,7 +238,7 @@ def _put_origins(out: bytearray, origins: list[Origin], names: Names) -> None:
 
 
 def _put_events(out: bytearray, rows: list[Pending], first_event: int) -> None:
-    """Rows as the capture API makes them; data as (id, workflow id, derivations, shape, bytes)."""
+    """Rows as the capture API makes them; data as (id, workflow id, derivations, shape, captured)."""
     put_varint(out, first_event)
     put_small(out, [row[1] for row in rows])
     put_ints(out, [row[2] for row in rows])
@@ -251,8 +250,7 @@ def _put_events(out: bytearray, rows: list[Pending], first_event: int) -> None:
     columns = bytearray()
     begun = by_kind[EventKind.WORKFLOW_BEGUN]
     put_texts(columns, [row[4] for row in begun])
-    put_small(columns, [shapes.setdefault(row[5], len(shapes)) for row in begun])
-    put_values(columns, [row[6] for row in begun])
+    put_payloads(columns, [shapes.setdefault(row[5], len(shapes)) for row in begun], [row[6] for row in begun])
     _put_endings(columns, by_kind[EventKind.WORKFLOW_ENDED])
     begun = by_kind[EventKind.TASK_BEGUN]
     put_ints(columns, [row[4] for row in begun])
@@ -271,8 +269,7 @@ def _put_events(out: bytearray, rows: list[Pending], first_event: int) -> None:
     put_texts(columns, [each[1] for each in data])
     put_small(columns, [len(each[2]) for each in data])
     put_texts(columns, [source for each in data for source in each[2]])
-    put_small(columns, [shapes.setdefault(each[3], len(shapes)) for each in data])
-    put_values(columns, [each[4] for each in data])
+    put_payloads(columns, [shapes.setdefault(each[3], len(shapes)) for each in data], [each[4] for each in data])
     put_shapes(out, [shape for shape in shapes if shape is not None])
     out += columns
 
@@ -289,15 +286,10 @@ class TupleColumns(Struct):
     """Source payloads, assertions and the tuples of deliveries: row i of each column is tuple i."""
 
     streams: list[StreamId]
-    shapes: list[Shape | None]
     stream: Sequence[int]
     seq: array[int]
     ts: array[int]
-    shape: Sequence[int]
-    values: list[bytes]
-
-    def payload(self, place: int) -> Any:
-        return unpacked(self.shapes[self.shape[place]], self.values[place])
+    payloads: Payloads
 
 
 class SourceColumns(TupleColumns):
@@ -369,14 +361,11 @@ def _read_tuples(reader: Reader, count: int, kind: Kind, own: StreamId) -> Secti
     shapes = read_shapes(reader)
     stream = reader.small(count, len(streams))
     seq, ts = read_seqs(reader, count), reader.ints(count)
-    shape = reader.small(count, len(shapes))
-    values = reader.values(count)
-    for place, data in zip(shape, values, strict=True):
-        unpacked(shapes[place], data)
+    payloads = Payloads(reader, count, shapes)
     if kind is Kind.SOURCE:
-        return SourceColumns(streams, shapes, stream, seq, ts, shape, values)
+        return SourceColumns(streams, stream, seq, ts, payloads)
     if kind is Kind.ASSERTION:
-        return AssertionColumns(streams, shapes, stream, seq, ts, shape, values, reader.ints(count))
+        return AssertionColumns(streams, stream, seq, ts, payloads, reader.ints(count))
     more = reader.small(count, 2)
     counts = reader.small(count, MOST_ORIGINS + 1)
     total = sum(counts)
@@ -384,9 +373,7 @@ def _read_tuples(reader: Reader, count: int, kind: Kind, own: StreamId) -> Secti
         raise MalformedBatch(f"more than {MOST_ORIGINS} origins")
     origin_stream = reader.small(total, 2 * len(streams))
     origin_seq, origin_ts = read_seqs(reader, total), reader.ints(total)
-    return DeliveryColumns(
-        streams, shapes, stream, seq, ts, shape, values, more, counts, origin_stream, origin_seq, origin_ts
-    )
+    return DeliveryColumns(streams, stream, seq, ts, payloads, more, counts, origin_stream, origin_seq, origin_ts)
 
 
 def read_seqs(reader: Reader, count: int) -> array[int]:
@@ -405,8 +392,7 @@ def _read_events(reader: Reader, count: int, kind: Kind, own: StreamId) -> list[
     counts = [kinds.count(kind) for kind in EventKind]
     begun = counts[EventKind.WORKFLOW_BEGUN]
     workflow_ids = iter(reader.texts(begun))
-    workflow_shapes = iter(reader.small(begun, len(shapes)))
-    workflow_values = iter(reader.values(begun))
+    workflow_attributes = iter(Payloads(reader, begun, shapes).values())
     workflow_endings = iter(_read_endings(reader, counts[EventKind.WORKFLOW_ENDED]))
     begun, ended = counts[EventKind.TASK_BEGUN], counts[EventKind.TASK_ENDED]
     workflows = iter(reader.ints(begun))
@@ -432,8 +418,7 @@ def _read_events(reader: Reader, count: int, kind: Kind, own: StreamId) -> list[
             status, error = next(endings)
             events.append(TaskEnded(*head, STATUSES[status], error, next(of_ended)))
         elif code == EventKind.WORKFLOW_BEGUN:
-            attributes = unpacked(shapes[next(workflow_shapes)], next(workflow_values))
-            events.append(WorkflowBegun(*head, next(workflow_ids), attributes))
+            events.append(WorkflowBegun(*head, next(workflow_ids), next(workflow_attributes)))
         else:
             status, error = next(workflow_endings)
             events.append(WorkflowEnded(*head, STATUSES[status], error))
@@ -448,14 +433,14 @@ def _read_items(reader: Reader, count: int, shapes: list[Shape | None]) -> Itera
     ids, workflow_ids = reader.texts(count), reader.texts(count)
     derivation_counts = reader.small(count, MOST_RECORDS)
     derivations = iter(reader.texts(_bounded(sum(derivation_counts))))
-    places, values = reader.small(count, len(shapes)), reader.values(count)
+    attributes = Payloads(reader, count, shapes)
     return iter(
         [
             DataItem(
                 ids[at],
                 workflow_ids[at],
                 tuple(next(derivations) for _ in range(derivation_counts[at])),
-                unpacked(shapes[places[at]], values[at]),
+                attributes[at],
             )
             for at in range(count)
         ]
@@ -495,9 +480,9 @@ def records(section: Section) -> Iterator[Any]:
         for place in range(len(section.seq)):
             of = section.streams[section.stream[place]], section.seq[place], section.ts[place]
             if isinstance(section, AssertionColumns):
-                yield Assertion(*of, section.delay_ms[place], section.payload(place))
+                yield Assertion(*of, section.delay_ms[place], section.payloads[place])
             else:
-                yield SourcePayload(*of, section.payload(place))
+                yield SourcePayload(*of, section.payloads[place])
 
 
 def _deliveries(section: DeliveryColumns) -> Iterator[Delivery]:
@@ -512,5 +497,5 @@ def _deliveries(section: DeliveryColumns) -> Iterator[Delivery]:
             )
         )
         stream = section.streams[section.stream[place]]
-        yield Delivery(stream, section.seq[place], section.ts[place], section.payload(place), origins)
+        yield Delivery(stream, section.seq[place], section.ts[place], section.payloads[place], origins)
         at = end

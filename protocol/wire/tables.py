@@ -9,22 +9,65 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from itertools import chain, pairwise
+from itertools import chain, pairwise, repeat
 from sys import byteorder
 from typing import Any
 
 from protocol.wire.columns import Reader, put_blobs, put_ints, put_small, put_texts, put_varint
 from protocol.wire.errors import MalformedBatch
-from protocol.wire.msgpack import pack, unpack
 
 MOST_PARTS = 1 << 18  # of lists, in one column
 _MOST_DEPTH = 8
-_NULL, _BOOL, _INT, _FLOAT, _TEXT, _BYTES, _LIST, _MIXED, _FEW_TEXTS = range(9)
+_NULL, _BOOL, _INT, _FLOAT, _TEXT, _LIST, _MIXED, _FEW_TEXTS = range(8)
+_CODES: dict[type, int] = {type(None): _NULL, bool: _BOOL, int: _INT, float: _FLOAT, str: _TEXT, tuple: _LIST}
+_FEW_ROWS = 8
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
-def put_column(out: bytearray, values: Sequence[Any], plain: Callable[[Any], Any], depth: int = 0) -> None:
-    """A column of values that were captured: numbers, texts, bytes, tuples of such, or what `plain` makes of them."""
+def put_table(out: bytearray, rows: Sequence[tuple[Any, ...]], packed: Callable[[Any], bytes]) -> None:
+    """Rows of equal length. If all of them have the same types, columns of one type are written as one where it pays:
+    floats always, as they are not compared with their neighbours, the others where there are few rows."""
+    types = [*map(type, rows[0])]
+    codes = bytes(map(_CODES.get, types, repeat(_MIXED)))
+    uniform = _MIXED not in codes and all([*map(type, row)] == types for row in rows)
+    out.append(uniform)
+    if not uniform:
+        for column in zip(*rows, strict=True):
+            put_column(out, column, packed)
+        return
+    out += codes
+    columns = [*zip(*rows, strict=True)]
+    for places in _by_code(codes, len(rows)):
+        together = columns[places[0]] if len(places) == 1 else [*chain.from_iterable([columns[at] for at in places])]
+        put_column(out, together, packed)
+
+
+def read_table(reader: Reader, width: int, count: int, unpacked: Callable[[bytes], Any]) -> list[Sequence[Any]]:
+    """The columns again."""
+    if not reader.byte():
+        return [read_column(reader, count, unpacked) for _ in range(width)]
+    columns: list[Sequence[Any]] = [()] * width
+    for places in _by_code(reader.take(width), count):
+        together = read_column(reader, count * len(places), unpacked)
+        for place, at in enumerate(places):
+            columns[at] = together[place * count : (place + 1) * count]
+    return columns
+
+
+def _by_code(codes: bytes, rows: int) -> list[list[int]]:
+    """Which columns are written as one."""
+    found: list[list[int]] = []
+    for code in sorted({*codes}):
+        places = [at for at, each in enumerate(codes) if each == code]
+        if code == _FLOAT or rows < _FEW_ROWS:
+            found.append(places)
+        else:
+            found += [[at] for at in places]
+    return found
+
+
+def put_column(out: bytearray, values: Sequence[Any], packed: Callable[[Any], bytes], depth: int = 0) -> None:
+    """A column of numbers, texts and tuples of such. Where they are of several types, each is `packed` by itself."""
     kinds = set(map(type, values))
     kind = kinds.pop() if len(kinds) == 1 else None
     if kind is int and min(values) >= _LEAST and max(values) <= _MOST:
@@ -38,21 +81,15 @@ def put_column(out: bytearray, values: Sequence[Any], plain: Callable[[Any], Any
     elif kind is tuple and depth < _MOST_DEPTH:
         out.append(_LIST)
         put_small(out, [len(value) for value in values])
-        put_column(out, list(chain.from_iterable(values)), plain, depth + 1)
+        put_column(out, list(chain.from_iterable(values)), packed, depth + 1)
     elif kind is bool:
         out.append(_BOOL)
         put_small(out, values)
-    elif kind is bytes:
-        out.append(_BYTES)
-        put_blobs(out, values)
-    elif kind is None or kind is not type(None):
-        if values:
-            out.append(_MIXED)
-            put_blobs(out, [pack(value, plain) for value in values])
-        else:
-            out.append(_NULL)
-    else:
+    elif kind is type(None) or not values:
         out.append(_NULL)
+    else:
+        out.append(_MIXED)
+        put_blobs(out, [packed(value) for value in values])
 
 
 def put_floats(out: bytearray, values: Sequence[float]) -> None:
@@ -78,7 +115,7 @@ def _put_texts(out: bytearray, values: Sequence[str]) -> None:
         put_texts(out, values)
 
 
-def read_column(reader: Reader, count: int, extension: Callable[[int, bytes], Any], depth: int = 0) -> Sequence[Any]:
+def read_column(reader: Reader, count: int, unpacked: Callable[[bytes], Any], depth: int = 0) -> Sequence[Any]:
     """The values again; lists as lists."""
     code = reader.byte()
     if code == _INT:
@@ -91,14 +128,13 @@ def read_column(reader: Reader, count: int, extension: Callable[[int, bytes], An
         known = reader.texts(reader.varint(count))
         return [known[place] for place in reader.small(count, len(known))]
     if code == _LIST and depth < _MOST_DEPTH:
-        return _read_lists(reader, count, extension, depth)
+        return _read_lists(reader, count, unpacked, depth)
     if code == _BOOL:
         return [place == 1 for place in reader.small(count, 2)]
-    if code == _BYTES:
-        return reader.blobs(count)
     if code == _MIXED:
-        return [unpack(data, extension) for data in reader.blobs(count)]
+        return [unpacked(data) for data in reader.blobs(count)]
     if code == _NULL:
+        reader.allow(count)
         return [None] * count
     raise MalformedBatch(f"no column of values has code {code}")
 
@@ -115,12 +151,12 @@ def read_floats(reader: Reader, count: int) -> array[float]:
     return column
 
 
-def _read_lists(reader: Reader, count: int, extension: Callable[[int, bytes], Any], depth: int) -> list[list[Any]]:
+def _read_lists(reader: Reader, count: int, unpacked: Callable[[bytes], Any], depth: int) -> list[list[Any]]:
     lengths = reader.small(count, MOST_PARTS + 1)
     ends = [0]
     for length in lengths:
         ends.append(ends[-1] + length)
     if ends[-1] > MOST_PARTS:
         raise MalformedBatch(f"lists of more than {MOST_PARTS} parts")
-    parts = list(read_column(reader, ends[-1], extension, depth + 1))
+    parts = list(read_column(reader, ends[-1], unpacked, depth + 1))
     return [parts[begin:end] for begin, end in pairwise(ends)]

@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain, islice
 from math import prod
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from protocol.wire import msgpack
+from protocol.wire.columns import Reader, put_small, put_values
 from protocol.wire.errors import MalformedBatch
 from protocol.wire.msgpack import MOST_DEPTH, Ext, Pairs
+from protocol.wire.tables import put_table, read_table
 
 if TYPE_CHECKING:  # a program that uses none of these should not wait for them
     from datetime import datetime, time, timedelta
-
-try:
-    import msgspec
-except ImportError:  # no wheel for armv7l
-    msgspec = None  # type: ignore[assignment]
 
 MOST_BYTES = 16 * 1024
 MOST_SHAPES = 1024
@@ -33,7 +30,7 @@ MOST_SHAPE_NAMES, MOST_SHAPE_CHARACTERS = 256, 4096
 MOST_DIMENSIONS, MOST_EMPTY_CELLS = 64, 4096
 PLACEHOLDER = "$unserialisable"
 TOO_LARGE = "$too_large"
-NOTHING = b"\xc0"
+NOTHING = (None,)
 
 _TIMESTAMP, _ARRAY, _BIG_NUMBER = -1, 1, 2
 _MOST_NUMBER_BYTES = 1024  # Python refuses to show numbers that are much longer
@@ -73,7 +70,29 @@ def _nested(numbers: Iterator[Any], shape: tuple[int, ...]) -> Any:
     return [_nested(numbers, shape[1:]) for _ in range(shape[0])] if shape else next(numbers)
 
 
-Packed = tuple[Shape | None, bytes]
+# The parts of a value by its shape, if nothing can change them any more (a value without a shape has one), or bytes.
+Captured = tuple[Any, ...] | bytes
+Packed = tuple[Shape | None, Captured]
+
+
+class _Lengthy(tuple[Any, ...]):
+    """Parts among which are some that have a length of their own."""
+
+    __slots__ = ()
+
+
+def size_of(captured: Captured) -> int:
+    """About how many bytes a value takes up."""
+    if type(captured) is bytes:
+        return len(captured)
+    size = 9 * len(captured)
+    if type(captured) is _Lengthy:
+        for part in captured:
+            if type(part) is str:
+                size += len(part)
+            elif type(part) is tuple:
+                size += 9 * len(part)
+    return size
 
 
 class Packer:
@@ -86,7 +105,6 @@ class Packer:
         self._shapes: dict[tuple[str, ...], Shape | None] = {}
         self._readers: dict[type, tuple[Shape, Callable[[Any], Any]] | None] = {}
         self._converters: dict[type, Callable[[Any], Any]] = {}
-        self._fast = None if msgspec is None else msgspec.msgpack.Encoder(enc_hook=self._plain).encode
 
     def pack(self, value: Any) -> Packed:
         """A value as its shape and bytes. Later changes of the value change nothing."""
@@ -101,12 +119,16 @@ class Packer:
                 shape = None
             if shape is None:
                 return None, self.encode(value)
-            parts = list(value.values())
+            parts = tuple(value.values())
             if len(parts) != len(names):  # another thread has changed it meanwhile
                 return self.pack(value.copy())
-            return shape, self.encode(parts, kind)
+            if _NUMBERS.issuperset(map(type, parts)):
+                return shape, parts
+            return shape, self._captured(parts, kind)
+        if kind in _NUMBERS:
+            return None, (value,)
         if kind in _SIMPLE:
-            return None, self.encode(value)
+            return None, self._captured((value,), kind)
         try:
             known = self._readers[kind]
         except KeyError:
@@ -118,12 +140,34 @@ class Packer:
             parts = read(value)
         except Exception:  # not all of its fields have a value
             return None, self.encode(value)
-        return shape, self.encode(parts, kind)
+        return shape, self._captured(parts, kind)
+
+    def _captured(self, parts: tuple[Any, ...], kind: type) -> Captured:
+        """Numbers and texts as they are, and lists of them copied: that is quick, and they go into columns later.
+        Anything else becomes bytes here and now."""
+        left = self._most_bytes // 4
+        kept: list[Any] = []
+        for part in parts:
+            of = type(part)
+            if of is list or of is tuple:
+                part = tuple(part)
+                left -= 4 * len(part)
+                if not _NUMBERS.issuperset(map(type, part)):
+                    break
+            elif of is str:
+                left -= len(part)
+            elif of not in _NUMBERS:
+                break
+            kept.append(part)
+        else:
+            if left >= 0:
+                return _Lengthy(kept)
+        return self.encode(parts[0] if kind in _SIMPLE else list(parts), kind)
 
     def encode(self, value: Any, kind: type | None = None) -> bytes:
         """A value as bytes, without a shape. `kind` is what the value was, if these are only its parts."""
         try:
-            data = self._fast(value) if self._fast is not None else msgpack.pack(value, self._plain)
+            data = msgpack.pack(value, self._plain)
             if len(data) > MOST_DEPTH and _is_deep(data):
                 data = self._encode_repaired(value)
         except Unserialisable:
@@ -148,7 +192,7 @@ class Packer:
         found: tuple[Shape, Callable[[Any], Any]] | None = None
         names = names_of(kind)
         if names and _may_be_shape(names):
-            read: Callable[[Any], Any] = list
+            read: Callable[[Any], Any] = tuple
             if not issubclass(kind, tuple):
                 read = attrgetter(*names) if len(names) > 1 else _single(names[0])
             found = Shape(f"{kind.__module__}:{kind.__qualname__}", names), read
@@ -262,6 +306,7 @@ class Packer:
         return {TOO_LARGE: _name(kind), "bytes": size}
 
 
+_NUMBERS = frozenset({type(None), bool, int, float})
 _ATOMS = frozenset({type(None), bool, int, float, str, bytes, bytearray})
 _SIMPLE = _ATOMS | {list, tuple, set, frozenset}
 
@@ -304,7 +349,7 @@ def _fields(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
     for name in names:
         try:
             found[name] = getattr(value, name)
-        except Exception:  # msgspec leaves it out as well
+        except Exception:
             pass
     return found
 
@@ -320,7 +365,7 @@ def names_of(kind: type) -> tuple[str, ...]:
 
 
 def _single(name: str) -> Callable[[Any], Any]:
-    return lambda value: [getattr(value, name)]
+    return lambda value: (getattr(value, name),)
 
 
 def _name(kind: type) -> str:
@@ -408,11 +453,6 @@ def decode(data: bytes) -> Any:
 
 
 def _decode_any(data: bytes) -> Any:
-    if _decode is not None:
-        try:
-            return _decode(data)
-        except (msgspec.DecodeError, ValueError, RecursionError, TypeError, OverflowError):
-            pass  # the reader in Python knows better what is wrong, or reads a map that is the key of a map
     try:
         return msgpack.unpack(data, _extension)
     except RecursionError:
@@ -429,6 +469,84 @@ def unpacked(shape: Shape | None, data: bytes) -> Any:
             return value
         raise MalformedBatch(f"a value does not have the {len(shape.names)} parts of its shape")
     return dict(zip(shape.names, value, strict=True))
+
+
+def put_payloads(out: bytearray, places: Sequence[int], values: Sequence[Captured]) -> None:
+    """Values by the places of their shapes in a table. Those of one shape are written together, column by column."""
+    codes = [place << 1 | (type(value) is bytes) for place, value in zip(places, values, strict=True)]
+    put_small(out, codes)
+    groups: dict[int, list[Any]] = {}
+    for code, value in zip(codes, values, strict=True):
+        try:
+            groups[code].append(value)
+        except KeyError:
+            groups[code] = [value]
+    for code, group in groups.items():
+        if code & 1:
+            put_values(out, group)
+        else:
+            put_table(out, group, _packed_part)
+
+
+def _packed_part(part: Any) -> bytes:
+    """A part of a column whose parts are of several types."""
+    try:
+        return msgpack.pack(part, str)
+    except (OverflowError, UnicodeEncodeError):
+        return msgpack.pack(_boxed(part), str)
+
+
+def _boxed(part: Any) -> Any:
+    if type(part) is tuple:
+        return [_boxed(each) for each in part]
+    if type(part) is str:
+        return part.encode("utf-8", "backslashreplace").decode()
+    if type(part) is int and not -(1 << 63) <= part < 1 << 64:
+        return Ext(_BIG_NUMBER, part.to_bytes(part.bit_length() // 8 + 1, "big", signed=True)[:_MOST_NUMBER_BYTES])
+    return part
+
+
+class Payloads:
+    """Values that were read, in columns, and put together when somebody asks for them."""
+
+    def __init__(self, reader: Reader, count: int, shapes: Sequence[Shape | None]) -> None:
+        self._codes = reader.small(count, 2 * len(shapes))
+        self._groups: dict[int, tuple[Shape | None, list[Sequence[Any]]]] = {}
+        self._values: list[Any] | None = None
+        counts: dict[int, int] = {}
+        for code in self._codes:
+            counts[code] = counts.get(code, 0) + 1
+        for code, rows in counts.items():
+            shape = shapes[code >> 1]
+            if code & 1:
+                self._groups[code] = None, [[unpacked(shape, data) for data in reader.values(rows)]]
+            else:
+                width = 1 if shape is None else len(shape.names)
+                self._groups[code] = shape, read_table(reader, width, rows, decode)
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def __getitem__(self, place: int) -> Any:
+        return self.values()[place]
+
+    def places(self) -> list[int]:
+        """The places of their shapes in the table."""
+        return [code >> 1 for code in self._codes]
+
+    def values(self) -> list[Any]:
+        """All of them; what has a shape is a dict."""
+        if self._values is None:
+            groups = {code: _put_together(*group) for code, group in self._groups.items()}
+            self._values = [next(groups[code]) for code in self._codes]
+        return self._values
+
+
+def _put_together(shape: Shape | None, columns: list[Sequence[Any]]) -> Iterator[Any]:
+    if shape is None:
+        return iter(columns[0])
+    names = shape.names
+    return iter([dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)])
 
 
 def _extension(code: int, data: bytes | memoryview) -> Any:
@@ -478,6 +596,3 @@ def _read_array(data: bytes) -> ArrayValue:
 
 
 _DTYPES = frozenset(("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "b1"))
-_decode: Callable[[bytes], Any] | None = None
-if msgspec is not None:
-    _decode = msgspec.msgpack.Decoder(ext_hook=_extension).decode

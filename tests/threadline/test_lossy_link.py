@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic
 
 from threadline.lossy_link import LossyLink
 
@@ -73,6 +74,19 @@ def test_random_delay_reorders() -> None:
         assert came != sorted(came) and len(set(came)) == 50
 
 
+def test_a_rate_is_kept_in_each_direction_and_nothing_is_lost() -> None:
+    with endpoint() as gateway, endpoint() as client, LossyLink(gateway.getsockname(), rate_bps=80_000) as link:
+        client.sendto(b"?", link.address)
+        _, peer = gateway.recvfrom(10)
+        datagrams = [b"%02d" % number + bytes(120) for number in range(10)]  # with headers 150 bytes each, 15 ms
+        for sender, to, receiver in ((client, link.address, gateway), (gateway, peer, client)):
+            begun = monotonic()
+            for datagram in datagrams:
+                sender.sendto(datagram, to)
+            assert [receiver.recv(200) for _ in datagrams] == datagrams
+            assert 0.149 < monotonic() - begun < 1.0
+
+
 def test_corruption_changes_datagrams() -> None:
     with (
         endpoint() as gateway,
@@ -95,6 +109,22 @@ def test_a_partition_lets_nothing_through_until_it_is_over() -> None:
         link.partitioned = False
         client.sendto(b"end", link.address)
         assert heard(gateway) == []
+
+
+def test_on_a_one_way_link_answers_are_lost() -> None:
+    with endpoint() as gateway, endpoint() as client, LossyLink(gateway.getsockname()) as link:
+        link.one_way = True
+        client.sendto(b"heard", link.address)
+        datagram, peer = gateway.recvfrom(100)
+        assert datagram == b"heard"
+        gateway.sendto(b"lost", peer)
+        while link.down.dropped < 1:
+            link.rebind()
+        link.one_way = False
+        client.sendto(b"again", link.address)
+        _, peer = gateway.recvfrom(100)
+        gateway.sendto(b"end", peer)
+        assert heard(client) == []
 
 
 def test_rebinding_gives_clients_new_ports_and_a_new_target_is_used_at_once() -> None:

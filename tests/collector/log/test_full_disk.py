@@ -92,7 +92,7 @@ def check_opening(folder: Path) -> None:
 @pytest.mark.parametrize("check", [check_commits, check_rolls, check_opening])
 def test_there_is_no_room(tmp_path: Path, check: Callable[[Path], None]) -> None:
     in_a_process_of_its_own(check, tmp_path)
-    assert [each.findings for each in verify(tmp_path, snapshot_kind=SNAPSHOT)] == [[]]
+    assert [each.findings for each in verify(tmp_path, own_kinds=[SNAPSHOT])] == [[]]
 
 
 # Failures that no bound can cause

@@ -62,6 +62,6 @@ def test_a_killed_writer_loses_nothing_that_it_has_committed(tmp_path: Path) -> 
         everything = list(reader.rows(SHARD, FIRST, successor.position))
     assert read
     assert everything[: len(read)] == read
-    (report,) = verify(tmp_path, snapshot_kind=SNAPSHOT)
+    (report,) = verify(tmp_path, own_kinds=[SNAPSHOT])
     assert report.findings == []
     assert report.segments > 3

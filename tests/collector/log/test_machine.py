@@ -105,7 +105,7 @@ class Log(RuleBasedStateMachine):
             end = self.reader.end(SHARD)
             self.followed += [row for row in self.reader.rows(SHARD, self.at, end) if row.kind != SNAPSHOT]
             assert self.followed == self.committed
-            assert [each.findings for each in verify(self.folder, snapshot_kind=SNAPSHOT)] == [[]]
+            assert [each.findings for each in verify(self.folder, own_kinds=[SNAPSHOT])] == [[]]
             assert Position(1, 0) <= self.reader.start(SHARD) <= end
             self.writer.close()
         shutil.rmtree(self.folder)

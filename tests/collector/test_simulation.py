@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edge_agent.config import Settings
+from tests.collector.simulation import SHARD, LogDisk, World
+from tests.collector.simulation_oracle import judge, judge_registers, judge_snapshots
+
+Step = tuple[str, int, float]
+ACTIONS = {
+    "tasks": 5,
+    "many tasks": 1,
+    "readings": 4,
+    "flush": 2,
+    "wait": 6,
+    "weather": 3,
+    "outage": 1,
+    "kill device": 2,
+    "kill device while it writes": 3,
+    "kill device at its start": 1,
+    "stop device": 1,
+    "kill translator": 2,
+    "kill broker": 1,
+    "registry full": 1,
+    "log full": 1,
+    "device full": 1,
+    "retire": 1,
+}
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from([name for name, weight in ACTIONS.items() for _ in range(weight)]),
+        st.integers(0, 1),
+        st.sampled_from([0.0, 0.02, 0.1, 0.3, 1.0]),
+    ),
+    max_size=60,
+)
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test reads what it wrote through the same kernel: syncing would only take time."""
+    monkeypatch.setattr(os, "fsync", LogDisk.sync)
+    monkeypatch.setattr(os, "fdatasync", LogDisk.sync)
+
+
+def act(world: World, action: str, which: int, much: float) -> None:
+    """One thing happens, to the one or the other agent, more or less of it."""
+    name = f"agent-{which}"
+    device = world.devices.get(name)
+    match action:
+        case "tasks" if device is not None:
+            device.tasks(1 + int(much * 30))
+        case "many tasks" if device is not None:
+            for _ in range(10):
+                device.tasks(1 + int(much * 30))
+                world.run(0.3)
+        case "readings" if device is not None:
+            device.readings(int(much * 10))
+        case "flush" if device is not None:
+            device.flush()
+        case "wait":
+            world.run(0.02 + 3 * much)
+        case "weather":
+            world.loss, world.copies, world.delay_s = much / 2, much / 3, 2 * much
+        case "outage":
+            world.is_connected = not world.is_connected
+        case "kill device":
+            world.kill_device(name)
+            world.start_device(name)
+        case "kill device while it writes" if device is not None:
+            device.light_fuse(int(much * 20))
+        case "kill device at its start":
+            world.kill_device(name)
+            world.start_device(name, fuse=int(much * 10))
+            world.start_device(name)
+        case "stop device":
+            world.stop_device(name)
+            world.start_device(name)
+        case "kill translator":
+            world.kill_translator()
+            world.later(much, world.start_translator)
+        case "kill broker":
+            world.kill_broker()
+        case "registry full":
+            world.registry.is_full = not world.registry.is_full
+        case "log full":
+            LogDisk.is_full = not LogDisk.is_full
+        case "device full" if device is not None:
+            device.disk_is_full = not device.disk_is_full
+        case "retire":
+            world.retire()
+    for each in ("agent-0", "agent-1"):
+        world.start_device(each)
+
+
+def simulate(folder: Path, seed: int, steps: list[Step], options: dict[str, Any], spool_bytes: int) -> World:
+    """Let it all happen, heal, and judge."""
+    LogDisk.is_full = False
+    world = World(folder, seed, Settings(memory_bytes=64 << 20, **options), spool_bytes)
+    try:
+        for step in steps:
+            act(world, *step)
+            world.run(0.005)
+        world.heal()
+        judge(world.log, world.lives, in_order=options["grouping"] == "all")
+        judge_registers(world.log, SHARD)
+        judge_snapshots(world.log, SHARD, world.registry)
+    finally:
+        world.close()
+    return world
+
+
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@given(
+    seed=st.integers(0, 1 << 32),
+    steps=STEPS,
+    fsync=st.sampled_from(["batch", "interval", "never"]),
+    grouping=st.sampled_from(["all", "ended"]),
+    batch_bytes=st.sampled_from([64, 300]),
+    spool_bytes=st.sampled_from([5_000, 12_000, 1 << 20]),
+)
+def test_whatever_happens_the_log_tells_all(
+    seed: int, steps: list[Step], fsync: str, grouping: str, batch_bytes: int, spool_bytes: int
+) -> None:
+    with TemporaryDirectory() as folder:
+        options = {"fsync": fsync, "grouping": grouping, "batch_bytes": batch_bytes, "batch_records": 12, "window": 8}
+        simulate(Path(folder), seed, steps, options, spool_bytes)

@@ -1,0 +1,617 @@
+"""Values: whatever a program holds becomes bytes without an exception, and the same with and without msgspec."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import enum
+import math
+import threading
+import types
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
+from decimal import Decimal
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+from unittest import mock
+from uuid import UUID
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from protocol.wire import values
+from protocol.wire.errors import MalformedBatch
+from protocol.wire.msgpack import MOST_DEPTH
+from protocol.wire.values import (
+    MOST_BYTES,
+    MOST_SHAPE_NAMES,
+    NOTHING,
+    PLACEHOLDER,
+    TOO_LARGE,
+    ArrayValue,
+    Packer,
+    Shape,
+    Unserialisable,
+    decode,
+    unpacked,
+)
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+@dataclass
+class Reading:
+    sensor: str
+    celsius: float
+
+
+@dataclass(slots=True, frozen=True)
+class Place:
+    lane: int
+    _hidden: int = 3
+
+
+@dataclass
+class Single:
+    only: Any
+
+
+@dataclass
+class Nothing:
+    pass
+
+
+@dataclass
+class Unset:
+    given: int
+    later: int = field(init=False)
+
+
+class Packet(msgspec.Struct):
+    size: int
+    ok: bool = True
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    PAIR = (1, 2)
+    NONE = None
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+class Mode(enum.StrEnum):
+    ON = "on"
+
+
+class Bits(enum.Flag):
+    A = 1
+    B = 2
+
+
+class Name(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+class Number(int):
+    def __int__(self) -> int:
+        raise ValueError("no number")
+
+
+class Fraction(float):
+    pass
+
+
+class Blob(bytes):
+    pass
+
+
+class Items(list[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        raise ValueError("no parts")
+
+
+class Table(dict[Any, Any]):
+    def items(self) -> Any:
+        raise ValueError("no items")
+
+
+class Raising:
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+    __repr__ = __str__
+
+    def __iter__(self) -> Iterator[Any]:
+        raise ValueError("no parts")
+
+
+class RaisingKey:
+    def __hash__(self) -> int:
+        return 1
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("cannot be compared")
+
+
+@dataclass
+class RaisingField:
+    fine: int = 1
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "fine":
+            raise ValueError("no value")
+        return object.__getattribute__(self, name)
+
+
+class RaisingMapping(collections.UserDict[Any, Any]):
+    def __getitem__(self, key: Any) -> Any:
+        raise OSError("gone")
+
+
+class Odd(tzinfo):
+    def utcoffset(self, moment: datetime | None) -> timedelta | None:
+        raise ValueError("which hour")
+
+
+def pure(packer: Packer) -> Packer:
+    """A packer that has no msgspec."""
+    packer._fast = None
+    return packer
+
+
+def decoded_by_python(data: bytes) -> Any:
+    with mock.patch.object(values, "_decode", None):
+        return decode(data)
+
+
+def both_ways(value: Any) -> Any:
+    """A value as it arrives; the same whoever writes and reads it."""
+    arrived = []
+    for packer in (Packer(), pure(Packer())):
+        shape, data = packer.pack(value)
+        arrived.append(unpacked(shape, data))
+        assert len(data) <= MOST_BYTES
+        assert alike(decode(data), decoded_by_python(data))
+    assert alike(*arrived), arrived
+    return arrived[0]
+
+
+def alike(left: Any, right: Any) -> bool:
+    """Equal in value and type, NaN included."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, float):
+        return left == right or (math.isnan(left) and math.isnan(right))
+    if isinstance(left, dict):
+        pairs = zip(left.items(), right.items(), strict=False)
+        return len(left) == len(right) and all(alike(*keys) and alike(*parts) for keys, parts in map(_across, pairs))
+    if isinstance(left, (list, tuple)):
+        return len(left) == len(right) and all(map(alike, left, right))
+    return bool(left == right)
+
+
+def _across(pair: Any) -> tuple[Any, Any]:
+    (key, value), (other_key, other_value) = pair
+    return (key, other_key), (value, other_value)
+
+
+KINDS = ("?", "b", "B", "<h", ">h", "<i", ">u4", "<q", ">i8", "Q", "<e", ">f2", "f", ">f", "d", ">d")
+SCALARS = st.sampled_from(KINDS).flatmap(
+    lambda kind: st.integers(0, 100).map(lambda number: np.array([number]).astype(kind)[0])
+)
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> Any:
+    shape = tuple(draw(st.lists(st.integers(0, 4), max_size=3)))
+    kind = draw(st.sampled_from(KINDS))
+    made = np.arange(math.prod(shape) * 2).reshape((*shape, 2)).astype(kind)[..., 0]  # not contiguous
+    return draw(st.sampled_from([made, np.ascontiguousarray(made).reshape(shape), made.T]))
+
+
+ZONES = st.sampled_from([None, UTC, timezone(timedelta(hours=5, minutes=30)), timezone(timedelta(hours=-12))])
+LEAVES: st.SearchStrategy[Any] = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(-(2**70), 2**70)
+    | st.sampled_from([2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1])
+    | st.floats()
+    | st.text()
+    | st.text(st.characters(categories=["Cs", "L"]))
+    | st.binary(max_size=50)
+    | st.datetimes(timezones=ZONES)
+    | st.dates()
+    | st.times(timezones=st.sampled_from([None, UTC]))
+    | st.timedeltas()
+    | st.decimals()
+    | st.uuids()
+    | st.complex_numbers()
+    | st.sampled_from([*Colour, Level.LOW, Mode.ON, Bits.A | Bits.B, Name("a"), Number(7), Fraction(0.5), Blob(b"b")])
+    | SCALARS
+    | arrays()
+    | st.builds(PurePosixPath, st.text(st.characters(codec="utf-8", exclude_characters="\0")))
+    | st.builds(range, st.integers(0, 5))
+)
+KEYS = st.text() | st.integers() | st.booleans() | st.none() | st.floats(allow_nan=False) | st.binary(max_size=9)
+KEYS |= st.dates() | st.uuids() | st.tuples(st.integers(), st.text()) | st.builds(Place, st.integers())
+ANYTHING = st.recursive(
+    LEAVES,
+    lambda parts: (
+        st.lists(parts)
+        | st.dictionaries(st.text(), parts)
+        | st.dictionaries(KEYS, parts)
+        | st.tuples(parts, parts)
+        | st.builds(Point, parts, parts)
+        | st.builds(Reading, parts, parts)
+        | st.builds(Place, parts)
+        | st.builds(Single, parts)
+        | st.builds(Packet, parts)
+        | st.builds(collections.deque, st.lists(parts))
+        | st.builds(collections.OrderedDict, st.dictionaries(KEYS, parts))
+        | st.builds(types.MappingProxyType, st.dictionaries(st.text(), parts))
+        | st.frozensets(st.integers())
+        | st.sets(st.text(), max_size=1)
+    ),
+    max_leaves=20,
+)
+
+
+@given(ANYTHING)
+@example({"a": [2**70, "\ud800", {"b": Packet(1)}, memoryview(b"abcdef")[::2]]})
+def test_anything_arrives_the_same_with_and_without_msgspec(value: Any) -> None:
+    both_ways(value)
+
+
+@given(ANYTHING)
+def test_what_has_a_plain_equal_arrives_as_that(value: Any) -> None:
+    packer = Packer()
+    arrived = unpacked(*packer.pack(value))
+    plain = value._asdict() if isinstance(value, Point) else value  # further down, a NamedTuple is a list
+    if packer.replaced == 0 and "\\ud" not in repr(value):
+        assert alike(arrived, expected(plain)), (arrived, expected(plain))
+
+
+def expected(value: Any) -> Any:
+    """What a value is to others, said in the plainest way."""
+    if isinstance(value, enum.Enum):
+        return expected(value.value)
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return ArrayValue(value.dtype.str, value.shape, value.tobytes())
+    if isinstance(value, bool) or value is None:
+        return value
+    for kind in (str, int, float, bytes):
+        if isinstance(value, kind):
+            return value.__getnewargs__()[0]
+    if isinstance(value, datetime):
+        in_utc = value - datetime(1970, 1, 1, tzinfo=UTC) if value.tzinfo else None
+        fits = in_utc is not None and timedelta(days=-719_162) <= in_utc < timedelta(days=2_932_897)
+        return value.astimezone(UTC) if fits else value.isoformat()
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, time):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, timedelta):
+        return msgspec.to_builtins(value)
+    if isinstance(value, (Decimal, UUID, PurePosixPath)):
+        return str(value)
+    if isinstance(value, complex):
+        return [value.real, value.imag]
+    if isinstance(value, (Reading, Place, Single)):
+        return {name: expected(getattr(value, name)) for name in value.__dataclass_fields__}
+    if isinstance(value, Packet):
+        return {"size": expected(value.size), "ok": value.ok}
+    if isinstance(value, (dict, types.MappingProxyType)):
+        return {_expected_key(expected(key)): expected(part) for key, part in value.items()}
+    return [expected(part) for part in value]
+
+
+def _expected_key(key: Any) -> Any:
+    if isinstance(key, list):
+        return tuple(_expected_key(part) for part in key)
+    return str(key) if isinstance(key, dict) else key
+
+
+@pytest.mark.parametrize(
+    ("value", "arrives"),
+    [
+        (None, None),
+        (Reading("a", 2.5), {"sensor": "a", "celsius": 2.5}),
+        (Place(1), {"lane": 1, "_hidden": 3}),
+        (Point(1, 2), {"x": 1, "y": 2}),
+        ([Point(1, 2), Place(4)], [[1, 2], {"lane": 4, "_hidden": 3}]),
+        (Nothing(), {}),
+        (Unset(1), {"given": 1}),
+        (RaisingField(), {}),
+        (Packet(7), {"size": 7, "ok": True}),
+        ([Colour.RED, Colour.PAIR, Level.LOW, Mode.ON, Bits.A | Bits.B], ["red", [1, 2], 1, "on", 3]),
+        ([Name("n"), Number(5), Fraction(0.5), Blob(b"b")], ["n", 5, 0.5, b"b"]),
+        (Items([1, 2]), [1, 2]),
+        ({"table": Table(a=1)}, {"table": {"a": 1}}),
+        (timedelta(0), "P0D"),
+        (timedelta(days=-1, microseconds=5), "-PT86399.999995S"),
+        (time(1, 2, tzinfo=UTC), "01:02:00Z"),
+        (datetime(2020, 1, 2, 3, 4, 5, 6), "2020-01-02T03:04:05.000006"),
+        (datetime(9999, 12, 31, tzinfo=timezone(timedelta(hours=-12))), datetime(9999, 12, 31, 12, tzinfo=UTC)),
+        (
+            datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-12))),
+            "9999-12-31T23:00:00-12:00",
+        ),
+        (2**64, 2**64),
+        (-(2**300), -(2**300)),
+        ({Place(1): 2, (1, (2, 3)): 4}, {"{'lane': 1, '_hidden': 3}": 2, (1, (2, 3)): 4}),
+        ([bytearray(b"a"), memoryview(b"abcd")[::2], array("i", [1, 2])], [b"a", b"ac", [1, 2]]),
+        ([{1: 2}.keys(), collections.deque([1]), range(3)], [[1], [1], [0, 1, 2]]),
+        ([np.str_("s"), np.bytes_(b"b"), np.bool_(True), np.float32(0.5)], ["s", b"b", True, 0.5]),
+        ([np.longdouble(0.5), np.datetime64("2020-01-01"), np.datetime64("NaT")], [0.5, "2020-01-01", None]),
+        (np.array(["a", "b"]), ["a", "b"]),
+        (np.array([1, None, "x"], dtype=object), [1, None, "x"]),
+        (np.array([1 + 2j]), [[1.0, 2.0]]),
+        (np.array([0.5], dtype=np.longdouble), ArrayValue("<f8", (1,), np.array([0.5]).tobytes())),
+        (np.ma.array([1, 2], mask=[0, 1]), [1, None]),
+        ("a\ud800", "a\\ud800"),
+    ],
+)
+def test_kinds_of_values(value: Any, arrives: Any) -> None:
+    assert alike(both_ways(value), arrives)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        np.arange(6, dtype=">i2").reshape(2, 3)[:, ::2],
+        np.array(7.5),
+        np.zeros((0, 3)),
+        np.zeros((1000, 0)),
+        np.array([True, False]),
+        np.array([1.5, -2.0], dtype=np.float16),
+    ],
+)
+def test_arrays_say_their_type_shape_and_numbers(made: Any) -> None:
+    arrived = both_ways({"array": made})["array"]
+    assert (np.dtype(arrived.dtype), arrived.shape) == (made.dtype, made.shape)
+    assert arrived.tolist() == made.tolist()
+
+
+def test_an_array_of_very_many_empty_rows_is_just_empty() -> None:
+    """It is nothing to capture, but would be a million lists to show."""
+    assert both_ways(np.zeros((1_000_000, 0))).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Raising(),
+        threading.Lock(),
+        object(),
+        Reading,
+        len,
+        (part for part in [1]),
+        RaisingMapping({1: 2}),
+        datetime(2020, 1, 1, tzinfo=Odd()),
+        pytest.param(2**40_000, id="2**40_000"),
+        msgspec.UNSET,
+    ],
+)
+@pytest.mark.parametrize("around", [lambda part: part, lambda part: {"a": 1, "b": part}, lambda part: [[part], 2]])
+def test_what_has_no_meaning_elsewhere_is_replaced_and_counted(value: Any, around: Any) -> None:
+    for packer in (Packer(), pure(Packer())):
+        arrived = unpacked(*packer.pack(around(value)))
+        kind = type(value)
+        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        assert alike(arrived, around({PLACEHOLDER: name}))
+        assert packer.replaced == 1
+    for packer in (Packer(strict=True), pure(Packer(strict=True))):
+        with pytest.raises(Unserialisable, match="cannot be captured"):
+            packer.pack(around(value))
+
+
+@pytest.mark.parametrize("key", [Raising(), RaisingKey(), Place(1), frozenset({1}), Colour.RED, None, (1, Raising())])
+def test_any_key_arrives_somehow(key: Any) -> None:
+    assert list(both_ways({key: 1}).values()) == [1]
+    assert list(both_ways({"nested": {key: 1}})["nested"].values()) == [1]
+    assert list(both_ways({"repaired": 2**70, "nested": {key: 1}})["nested"].values()) == [1]
+
+
+def nested(levels: int, kind: Any) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = kind(value)
+    return value
+
+
+KINDS_OF_NESTING = [
+    lambda part: [part],
+    lambda part: (part,),
+    lambda part: {"a": part},
+    lambda part: [0, {"k": part}],
+    Single,
+    lambda part: {(1, part) if isinstance(part, int) else 2: part},
+]
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_NESTING)
+@pytest.mark.parametrize("levels", [1, 2, MOST_DEPTH // 2, MOST_DEPTH, MOST_DEPTH + 1, 400, 2000])
+def test_nesting_of_any_depth(levels: int, kind: Any) -> None:
+    arrived = both_ways(nested(levels, kind))
+    if levels == 1:
+        assert "1" in repr(arrived)
+
+
+@pytest.mark.parametrize("kind", [lambda part: [part], lambda part: {1: part}, Single])
+def test_up_to_the_limit_nothing_is_replaced(kind: Any) -> None:
+    for packer in (Packer(), pure(Packer())):
+        packer.pack(nested(MOST_DEPTH, kind))
+        assert packer.replaced == 0
+        packer.pack(nested(MOST_DEPTH + 2, kind))
+        assert packer.replaced == 1
+
+
+def test_a_deep_value_that_somebody_else_wrote_is_refused() -> None:
+    for data in (b"\x91" * 101 + NOTHING, b"\x81\x01" * 500 + NOTHING, b"\x91" * 100_000, b"\x81" * 5000):
+        for read in (decode, decoded_by_python):
+            with pytest.raises(MalformedBatch):
+                read(data)
+    assert decode(b"\x91" * 100 + NOTHING) == nested(100, lambda part: [None if part == 1 else part])
+
+
+def cycles() -> list[Any]:
+    itself: list[Any] = []
+    itself += [itself, itself]
+    by_name: dict[str, Any] = {"a": 1}
+    by_name["me"] = by_name
+    one, other = Single(None), Single(None)
+    one.only, other.only = [other, other], {"one": one}
+    return [itself, by_name, one]
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("place", range(3))
+def test_a_value_that_contains_itself(place: int) -> None:
+    arrived = both_ways(cycles()[place])
+    assert PLACEHOLDER in repr(arrived)
+    with pytest.raises(Unserialisable, match="part of itself"):
+        Packer(strict=True).pack(cycles()[place])
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("value", [range(10**15), "x" * 20_000, list(range(20_000)), {"a": 1, "b": b"x" * 20_000}])
+def test_a_value_that_is_too_large_is_replaced(value: Any) -> None:
+    for packer in (Packer(), pure(Packer())):
+        arrived = unpacked(*packer.pack(value))
+        assert arrived[TOO_LARGE] == type(value).__name__
+        assert arrived["bytes"] > MOST_BYTES
+        assert packer.replaced == 1
+    with pytest.raises(Unserialisable, match="may be captured"):
+        Packer(strict=True).pack(value)
+
+
+def test_a_large_array_costs_only_itself() -> None:
+    """It is not even copied, and what stands beside it is kept."""
+    packer = Packer()
+    arrived = unpacked(*packer.pack({"frame": np.zeros((1000, 1000)), "number": 7}))
+    assert arrived == {"frame": {TOO_LARGE: "numpy.ndarray", "bytes": 8_000_000}, "number": 7}
+    assert packer.replaced == 1
+
+
+def test_names_of_very_many_fields_are_data() -> None:
+    """A shape goes into a table that is told with every batch, and its size counts for nothing elsewhere."""
+    few = {f"name{number}": number for number in range(MOST_SHAPE_NAMES)}
+    assert Packer().pack(few)[0] == Shape("", tuple(few))
+    for many in ({f"name{number}": 1 for number in range(1000)}, {"n" * 5000: 1, "m": 2}):
+        shape, data = Packer().pack(many)
+        assert shape is None
+        assert decode(data) == many
+    assert TOO_LARGE in decode(Packer().pack({f"name{number}": 1 for number in range(100_000)})[1])
+
+
+def test_shapes_and_types_are_not_remembered_for_ever() -> None:
+    packer = Packer()
+    for number in range(values.MOST_SHAPES + 10):
+        packer.pack({f"sensor{number}": 1})
+        packer.pack(type(f"Made{number}", (tuple,), {"_fields": ("a",)})((1,)))
+        packer.pack(type(f"Made{number}", (int,), {})(1))
+    assert all(len(known) <= values.MOST_SHAPES for known in (packer._shapes, packer._readers, packer._converters))
+
+
+def test_equal_names_are_one_shape() -> None:
+    packer = Packer()
+    assert packer.pack({"a": 1, "b": 2})[0] is packer.pack({"a": 3, "b": 4})[0]
+    assert packer.pack({"b": 1, "a": 2})[0] == Shape("", ("b", "a"))
+    assert packer.pack(Reading("a", 1.0))[0] == Shape(f"{Reading.__module__}:Reading", ("sensor", "celsius"))
+
+
+@given(st.dictionaries(st.text(), st.lists(st.integers()), min_size=1))
+def test_later_changes_change_nothing(value: dict[str, list[int]]) -> None:
+    before = copy.deepcopy(value)
+    shape, data = Packer().pack(value)
+    for part in value.values():
+        part.append(7)
+    value.clear()
+    assert unpacked(shape, data) == before
+
+
+def test_a_dict_that_another_thread_changes() -> None:
+    """It may arrive as it was before, after or in between, but always as something that can be read."""
+    shared: dict[str, Any] = {f"k{number}": number for number in range(20)}
+    stop = threading.Event()
+
+    def change() -> None:
+        while not stop.is_set():
+            for number in range(20, 40):
+                shared[f"k{number}"] = np.int64(number)
+            for number in range(20, 40):
+                del shared[f"k{number}"]
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        for packer in (Packer(), pure(Packer())):
+            for _ in range(300):
+                arrived = unpacked(*packer.pack(shared))
+                assert arrived["k0"] == 0
+                assert len(unpacked(*packer.pack({"inside": shared}))["inside"]) >= 1
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc1",
+        b"\x01\x02",
+        b"\xdd\xff\xff\xff\xff",
+        b"\xdf\xff\xff\xff\xff\x01",
+        b"\xc6\xff\xff\xff\xff",
+        b"\xa2\xc3\x28",
+        b"\xd4\x05\x00",  # an extension that there is not
+        b"\xc7\x03\xff\x00\x00\x00",  # times of 3 bytes,
+        b"\xc7\x0c\xff" + b"\xff" * 12,  # and in no year
+        b"\xd7\xff" + b"\xff" * 8,
+        b"\xd4\x01\xc0",  # arrays without a type,
+        b"\xc7\x06\x01\x92\xa3<f9\x90",  # of none that there is,
+        b"\xc7\x07\x01\x92\xa3<f8\x91\x02",  # and of another size
+        b"\xc7\x0c\x01\x92\xa3<f8\x92\xce\xff\xff\xff\xff\x00",  # a list per row that is empty
+        b"\xc7\x08\x01\x92\xa3|b1\x91\xd4\x02\x01",
+        b"\xc8\x04\x01\x02" + b"\x01" * 1025,  # a number of too many digits
+    ],
+)
+def test_bytes_that_are_no_value(data: bytes) -> None:
+    for read in (decode, decoded_by_python):
+        with pytest.raises(MalformedBatch):
+            read(data)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_value_or_refused(data: bytes) -> None:
+    found = []
+    for read in (decode, decoded_by_python):
+        try:
+            found.append(read(data))
+        except MalformedBatch:
+            found.append(MalformedBatch)
+    assert alike(found[0], found[1])
+
+
+def test_parts_that_do_not_fit_their_shape() -> None:
+    for data in (b"\x91\x01", NOTHING, b"\x81\x01\x02"):
+        with pytest.raises(MalformedBatch, match="2 parts"):
+            unpacked(Shape("", ("a", "b")), data)
