@@ -28,9 +28,11 @@ from edge_agent.outbox import Outbox
 from edge_agent.receiving import NOTHING_TAKEN, Receiving
 from edge_agent.recovery import close_journal, gap_after_crash
 from edge_agent.send_streams import SendStream
+from edge_agent.sending import Sending
 from edge_agent.spool import Spool, SpoolError, SpoolLocked
 from edge_agent.transport import Client, Message, TransportError
 from protocol.ids import StreamId
+from protocol.mqttsn import RetryPolicy
 from protocol.plan import PlanDocument, PlanError
 from protocol.records import Declared, End, Gap, Origin, Received, Status
 from protocol.structs import replaced
@@ -49,6 +51,9 @@ _ROW_BYTES = 64  # that a record takes up in memory, besides its values
 _STATUS_FILE_S = 2.0
 _TROUBLE_S = 1.0  # how long to leave a disk alone that has failed
 _LOOK_S = 0.02
+# A receiver may well be offline, and what was sent waits for it on the way: to send it again would only pile it up
+# there. A receiver that misses something says so.
+_RECEIVERS = RetryPolicy(first_s=10.0, least_s=10.0, most_s=60.0)
 _MOST_SIBLINGS = 100
 _NEVER = float("inf")
 
@@ -141,6 +146,7 @@ class Agent:
                 lane = CrossingLane(
                     self.name, sending.spool, sending.spool_id, receivers, self._publisher(topic), self.settings.window
                 )
+                lane.sending = Sending(self.settings.window, patience=_RECEIVERS)
                 sending.given_up = lane.given_up
                 self._lanes[topic] = self._crossing_lanes[name] = lane
 
@@ -207,6 +213,7 @@ class Agent:
     # The thread
 
     def _run(self) -> None:
+        self._outbox.take_over()
         try:
             while not self._stopping:
                 try:
@@ -286,7 +293,8 @@ class Agent:
         sender, stream = crossing.stream.agent, crossing.stream.name
         if missing or any(each.lost for each in ready):
             lost = sum([each.lost for each in ready])
-            reason = f"given up by {sender}: {missing} messages, {lost} tuples of {stream}"
+            messages = missing + sum([each.lost > 0 for each in ready])
+            reason = f"given up by {sender}: {messages} messages of {stream} with {lost} tuples at most"
             _LOG.error("%s agent=%s", reason, self.name)
             self.emit(Gap(reason, crossing.stream.epoch, crossing.stream.nonce))
         if ready:

@@ -303,12 +303,12 @@ class Outbox:
         """Each record at once or not at all: what could not be written stays where it was."""
         with self._condition:
             self._urgent = False
-            self._taken.extend(self._queue)
-            self._queue.clear()
         self._append_ready()
-        while self._taken:
-            self._sort_in(*self._taken[0], now)
-            self._taken.popleft()
+        self._sort_taken(now)
+        # Only what is in the queue can be dropped, so no more is taken from there as long as anything is left.
+        with self._condition:
+            self._taken, self._queue = self._queue, self._taken
+        self._sort_taken(now)
         self._close(self._leaving)
         if self._group.is_full or now >= self._closing_at() or self._finishing:
             self._close(self._group)
@@ -321,7 +321,13 @@ class Outbox:
         while self._afters:
             self._afters[0].action()
             self._free(self._afters.popleft().size)
-        self._flush_at = _NEVER
+        # What came meanwhile has waited since then: a disk that is slow must not make it wait twice.
+        self._flush_at = now + self._settings.flush_s if self._queue else _NEVER
+
+    def _sort_taken(self, now: float) -> None:
+        while self._taken:
+            self._sort_in(*self._taken[0], now)
+            self._taken.popleft()
 
     def _sort_in(self, row: _Queued, size: int, now: float) -> None:
         """A record into its group. What may fail comes first: a group that is full becomes a batch before."""

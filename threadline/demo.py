@@ -2,7 +2,7 @@
 
 A device finds accidents in a stream of position reports and says which reports showed them. Three devices report
 through a link that loses every fifth datagram, the gateway is killed in the middle, a device sleeps and fetches a
-command when it wakes.
+command when it wakes. Then agents write to the durable log, through the same link and while the translator is dead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from edge_agent import stream
 from edge_agent.queries import linear_road, linear_road_accidents
 from edge_agent.transport import Client, Message
 from protocol.topics import state_topic
-from threadline.lab import EmbeddedBroker, GatewayService, mqtt_broker
+from threadline.demo_log import LogScenes
+from threadline.lab import EmbeddedBroker, GatewayService, TranslatorService, mqtt_broker
 from threadline.lossy_link import LossyLink
 
 DEVICES = ("pump-1", "pump-2", "pump-3")
@@ -167,6 +168,7 @@ def run(embedded: bool) -> int:
         tempfile.TemporaryDirectory(prefix="threadline-demo-") as folder,
         mqtt_broker(Path(folder), embedded) as broker,
         GatewayService(Path(folder), broker) as gateway,
+        TranslatorService(Path(folder), broker) as translator,
         LossyLink(gateway.address, loss=LOSS, duplicate=DUPLICATES, delay_s=DELAY_S, seed=1) as link,
     ):
         if isinstance(broker, EmbeddedBroker):
@@ -177,6 +179,7 @@ def run(embedded: bool) -> int:
         try:
             demo = _Demo(link, cloud, gateway)
             demo.play()
+            LogScenes(Path(folder), link.url, translator, demo.check).play()
         finally:
             cloud.close()
     verdict = "Everything held" if not demo.failures else f"{demo.failures} checks failed"

@@ -42,8 +42,6 @@ def pack(value: Any, plain: Callable[[Any], Any]) -> bytes:
 
 
 def _put(out: bytearray, value: Any, plain: Callable[[Any], Any], depth: int) -> None:
-    if depth > 4 * MOST_DEPTH:  # a level may take several steps until it is plain
-        raise RecursionError("nested too deep")
     kind = type(value)
     if value is None:
         out.append(0xC0)
@@ -62,7 +60,7 @@ def _put(out: bytearray, value: Any, plain: Callable[[Any], Any], depth: int) ->
         _put_pairs(out, value, plain, depth)
     elif isinstance(value, (list, tuple)):
         parts = list(list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value))
-        _put_count(out, len(parts), 0x90, 0xDC)
+        _put_count(out, len(parts), 0x90, 0xDC, depth)
         for each in parts:
             _put(out, each, plain, depth + 1)
     elif isinstance(value, dict):
@@ -70,11 +68,11 @@ def _put(out: bytearray, value: Any, plain: Callable[[Any], Any], depth: int) ->
     elif kind is Ext:
         _put_ext(out, value)
     else:
-        _put(out, plain(value), plain, depth + 1)
+        _put(out, plain(value), plain, depth)
 
 
 def _put_pairs(out: bytearray, pairs: list[Any], plain: Callable[[Any], Any], depth: int) -> None:
-    _put_count(out, len(pairs), 0x80, 0xDE)
+    _put_count(out, len(pairs), 0x80, 0xDE, depth)
     for key, each in pairs:
         _put(out, key, plain, depth + 1)
         _put(out, each, plain, depth + 1)
@@ -110,7 +108,9 @@ def _put_sized(out: bytearray, data: bytes, short: int, short_limit: int, codes:
     out += data
 
 
-def _put_count(out: bytearray, count: int, short: int, code: int) -> None:
+def _put_count(out: bytearray, count: int, short: int, code: int, depth: int) -> None:
+    if depth >= MOST_DEPTH:
+        raise RecursionError("nested too deep")
     if count < 16:
         out.append(short | count)
     elif count < 1 << 16:

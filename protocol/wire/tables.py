@@ -56,9 +56,11 @@ def read_table(reader: Reader, width: int, count: int, unpacked: Callable[[bytes
 
 def _by_code(codes: bytes, rows: int) -> list[list[int]]:
     """Which columns are written as one."""
+    by_code: dict[int, list[int]] = {}
+    for at, code in enumerate(codes):
+        by_code.setdefault(code, []).append(at)
     found: list[list[int]] = []
-    for code in sorted({*codes}):
-        places = [at for at, each in enumerate(codes) if each == code]
+    for code, places in sorted(by_code.items()):
         if code == _FLOAT or rows < _FEW_ROWS:
             found.append(places)
         else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from itertools import chain, islice
+from itertools import islice
 from math import prod
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,8 +35,6 @@ NOTHING = (None,)
 _TIMESTAMP, _ARRAY, _BIG_NUMBER = -1, 1, 2
 _MOST_NUMBER_BYTES = 1024  # Python refuses to show numbers that are much longer
 _TIMESTAMP96 = struct.Struct(">Iq")
-# The bytes that no list and no map begins with: what is left without them is at least as many as a value has of these.
-_NO_CONTAINERS = bytes({*range(256)} - {*range(0x80, 0xA0), *range(0xDC, 0xE0)})
 
 
 class Unserialisable(TypeError):
@@ -168,8 +166,6 @@ class Packer:
         """A value as bytes, without a shape. `kind` is what the value was, if these are only its parts."""
         try:
             data = msgpack.pack(value, self._plain)
-            if len(data) > MOST_DEPTH and _is_deep(data):
-                data = self._encode_repaired(value)
         except Unserialisable:
             raise
         except Exception:  # cycles, numbers of more than 64 bits, texts that are none, objects that raise
@@ -311,28 +307,6 @@ _ATOMS = frozenset({type(None), bool, int, float, str, bytes, bytearray})
 _SIMPLE = _ATOMS | {list, tuple, set, frozenset}
 
 
-def _is_deep(data: bytes) -> bool:
-    """Whether a packed value has more levels than a reader need expect."""
-    try:
-        return _may_be_deep(data) and _has_levels(_decode_any(data), MOST_DEPTH + 1)
-    except MalformedBatch:
-        return True
-
-
-def _may_be_deep(data: bytes) -> bool:
-    return len(data.translate(None, _NO_CONTAINERS)) > MOST_DEPTH
-
-
-def _has_levels(value: Any, levels: int) -> bool:
-    layer = [value]
-    for _ in range(levels):
-        layer = [each for each in layer if type(each) in (list, dict, tuple)]
-        if not layer:
-            return False
-        layer = [part for each in layer for part in (chain(each, each.values()) if type(each) is dict else each)]
-    return True
-
-
 def _may_be_shape(names: tuple[str, ...]) -> bool:
     # Names of thousands of fields do not belong into a table that goes with every batch.
     return len(names) <= MOST_SHAPE_NAMES and sum(map(len, names)) <= MOST_SHAPE_CHARACTERS
@@ -446,16 +420,9 @@ _CONVERTERS: dict[str, Callable[[Any], Any]] = {
 
 def decode(data: bytes) -> Any:
     """The value in these bytes."""
-    value = _decode_any(data)
-    if len(data) > MOST_DEPTH and _may_be_deep(data) and _has_levels(value, MOST_DEPTH + 1):
-        raise MalformedBatch(f"a value has more than {MOST_DEPTH} levels")
-    return value
-
-
-def _decode_any(data: bytes) -> Any:
     try:
         return msgpack.unpack(data, _extension)
-    except RecursionError:
+    except RecursionError:  # whoever called has left little room
         raise MalformedBatch("a value has too many levels") from None
 
 
@@ -502,7 +469,8 @@ def _boxed(part: Any) -> Any:
     if type(part) is str:
         return part.encode("utf-8", "backslashreplace").decode()
     if type(part) is int and not -(1 << 63) <= part < 1 << 64:
-        return Ext(_BIG_NUMBER, part.to_bytes(part.bit_length() // 8 + 1, "big", signed=True)[:_MOST_NUMBER_BYTES])
+        data = part.to_bytes(part.bit_length() // 8 + 1, "big", signed=True)
+        return Ext(_BIG_NUMBER, data) if len(data) <= _MOST_NUMBER_BYTES else {PLACEHOLDER: "int"}
     return part
 
 

@@ -8,7 +8,6 @@ killed process leaves is what its files hold at that moment. A run is decided by
 from __future__ import annotations
 
 import errno
-import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -43,7 +42,7 @@ SHARD = 3
 SEGMENT_BYTES = 2_000
 RETIRE_AFTER_S = 1_000.0
 _STREAMS = ("reports", "alerts")  # a source, and the Sink that it leads to
-_ROW_BYTES = 64
+_ROW_BYTES = 100  # that a captured event takes up, about
 
 
 class LogDisk:
@@ -53,7 +52,7 @@ class LogDisk:
 
     @classmethod
     def sync(cls, fd: int) -> None:
-        if cls.is_full and ".arrows" in os.readlink(f"/proc/self/fd/{fd}"):
+        if cls.is_full and ".arrows" in str(Path(f"/proc/self/fd/{fd}").readlink()):
             raise OSError(errno.ENOSPC, "the disk is full")
 
 
@@ -139,7 +138,7 @@ class Device:
     # What the program says
 
     def _put(self, row: tuple[Any, ...]) -> None:
-        self.outbox.put(row, _ROW_BYTES + size_of(row))
+        self.outbox.put(row, _ROW_BYTES if row[0] is Kind.EVENT else size_of(row))
 
     def _mark(self) -> None:
         life = self.life
@@ -152,7 +151,7 @@ class Device:
                 ts = len(self.life.events)
                 self.life.events.append((kind, ts))
                 row = (Kind.EVENT, kind, ts, ts // 2)
-                data = [(f"data-{ts}", "w", [], None, self._packer.encode(self._world.random.random()))]
+                data = [(f"data-{ts}", "w", (), *self._packer.pack({"value": self._world.random.random()}))]
                 begun = (0, f"task-{ts}", "f", [], data)
                 self._put((*row, *begun) if kind is EventKind.TASK_BEGUN else (*row, 0, "", data))
         self._mark()

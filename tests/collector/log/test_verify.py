@@ -10,7 +10,6 @@ from collector.log import Fault, Position, Row, ShardReport, verify
 from collector.log.segment import Segment, encoded
 from tests.collector.log.batches import GAP, NONCE, SHARD, SNAPSHOT, batch, log_batches, opened, segments
 
-
 RETIRE = 7
 
 

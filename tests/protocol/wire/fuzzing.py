@@ -211,77 +211,91 @@ def varint(number: int) -> bytes:
     return bytes(out)
 
 
+_STREAM = b"\1\0\0\0\0"  # a table of one: this agent's, without a name
+_ZEROS = b"\0\0\0"  # a column of numbers: the first, no differences, of which all are
+_NOTHING = b"\0\0\0\0"  # a column of values that are all None
+
+
 def bombs() -> Iterator[tuple[str, bytes]]:
     """Bodies that are as large in memory as a body can be, each in its way."""
-    one_stream, no_shapes = varint(1) + b"\0\0\0\0", b"\0"
-    room = MOST_BODY_BYTES - 200
+    room = MOST_BODY_BYTES - 600
     for name, part in (("maps", b"\x80"), ("lists", b"\x90"), ("pairs", b"\x81\xc0\xc0"), ("texts", b"\xa2ab")):
         many = room // len(part)
         value = b"\xdd" + many.to_bytes(4, "big") + part * many
-        yield f"a task with data of many {name}", _event_with(value)
+        yield f"a task with data of many {name}", _task_with(value)
+        yield f"many {name}, after many streams", _streams(65_000) * 3 + _task_with(value)
+        yield f"many {name}, after many shapes", _shapes(43_000) * 3 + _task_with(value)
         yield (
             f"a source payload of many {name}",
-            _section(
-                Kind.SOURCE,
-                varint(1),
-                one_stream,
-                no_shapes,
-                b"\0\0",
-                b"\0",
-                b"\0",
-                b"\0\0",
-                b"\0" + varint(len(value)),
-                value,
-            ),
+            _section(Kind.SOURCE, b"\1", _STREAM, b"\0", b"\0\0", b"\0", b"\0", _bytes_value(value)),
         )
-    count = varint(60_000)
-    equal = b"\0\0\0"  # a column of zeros: the first, no difference, and that for all
-    promises = _section(Kind.PROGRESS, count, one_stream, b"\0\0", equal, equal)
+    promises = _section(Kind.PROGRESS, varint(60_000), _STREAM, b"\0\0", _ZEROS, _ZEROS)
     yield "promises", promises
     yield "promises in many sections", promises * 1000
-    origins = varint(150_000)
     yield (
         "origins",
         _section(
             Kind.DELIVERY,
-            varint(1),
-            one_stream,
-            no_shapes,
-            *(b"\0\0", b"\0", b"\0", b"\0\0", b"\0\x01\xc0", b"\0\0", b"\0" + origins),
-            *(b"\0\0", equal, equal),
+            *(b"\1", _STREAM, b"\0", b"\0\0", b"\0", b"\0", _NOTHING, b"\0\0", b"\0" + varint(150_000)),
+            *(b"\0\0", _ZEROS, _ZEROS),
         ),
     )
-    streams = varint(65_536) + b"\0\0\0\0"
-    yield "streams", _section(Kind.PROGRESS, varint(1), streams, b"\0\0", b"\0", b"\0") * 1000
-    shapes = varint(65_536) + b"\0\0" + b"\0\1" + b"\0\0"
+    yield "streams in many sections", _streams(65_000) * 1000
+    yield "shapes in many sections", _shapes(60_000) * 1000
+    rows = varint(60_000)
+    sources = rows, _STREAM, _shape(7), b"\0\0", _ZEROS, _ZEROS, b"\0\2"
+    yield "a table of nothing", _section(Kind.SOURCE, *sources, b"\0", b"\0" * 7)
     yield (
-        "shapes",
-        _section(Kind.SOURCE, varint(1), one_stream, shapes, b"\0\0", b"\0", b"\0", b"\0\0", b"\0\1\xc0") * 1000,
+        "a table of zeros",
+        _section(Kind.SOURCE, rows, _STREAM, _shape(3), b"\0\0", _ZEROS, _ZEROS, b"\0\2\0", (b"\2" + _ZEROS) * 3),
     )
+    yield "a table of empty lists", _section(Kind.SOURCE, *sources, b"\0", b"\5\0\0\0" * 7)
     yield (
-        "ended workflows",
-        _section(Kind.EVENT, count, b"\0", b"\0\1", equal, equal, no_shapes, *(b"\0\0", b"\0\0"), b""),
-    )
-    tasks = varint(20_000)
-    yield "ended tasks", _section(Kind.EVENT, tasks, b"\0", b"\0\3", equal, equal, no_shapes, b"\0\0", b"\0\0", b"\0\0")
-    yield "small sections", _section(Kind.END, varint(1), b"\0\x05", b"\x81\xa2ts\x07") * 60_000
-    items = varint(40_000)
-    yield (
-        "items",
+        "a table of lists in lists",
         _section(
-            Kind.EVENT,
-            varint(1),
-            *(b"\0", b"\0\3", b"\0", b"\0", no_shapes),
-            *(b"\0\0", b"\0\0"),
-            *(b"\0" + items, b"\0\0", b"\0\0", b"\0\0", b"\0\0", b"\0\1", b"\x80" * 40_000),
+            Kind.SOURCE,
+            b"\1",
+            _STREAM,
+            _shape(1),
+            b"\0\0",
+            b"\0",
+            b"\0",
+            b"\0\2\0",
+            b"\5\0\1" * 7,
+            b"\5\0" + varint(200_000),
+            b"\0",
         ),
     )
+    yield "ended workflows", _section(Kind.EVENT, rows, b"\0", b"\0\1", _ZEROS, _ZEROS, b"\0", b"\0\0", b"\0\0")
+    yield "ended tasks", _section(Kind.EVENT, rows, b"\0", b"\0\3", _ZEROS, _ZEROS, b"\0", b"\0\0", b"\0\0", b"\0\0")
+    items = b"\0" + varint(60_000)
+    yield "items", _section(Kind.EVENT, b"\1\0", b"\0\3", b"\0\0", b"\0", b"\0\0\0\0", items, b"\0\0" * 3, _NOTHING)
+    yield "small sections", _section(Kind.END, b"\1", b"\0\x05", b"\x81\xa2ts\x07") * 40_000
 
 
-def _event_with(value: bytes) -> bytes:
-    shapes, columns = b"\0", b"\0\0" + b"\0\0"  # ended well, without an error
-    item = b"\0\1" + b"\0\0" + b"\0\0" + b"\0\0" + b"\0\0" + b"\0" + varint(len(value)) + value
-    return _section(Kind.EVENT, varint(1), b"\0", b"\0\3", b"\0", b"\0", shapes, columns, item)
+def _streams(count: int) -> bytes:
+    """A promise, and a table of so many streams without names."""
+    return _section(Kind.PROGRESS, b"\1", varint(count) + b"\0\0\0\0", b"\0\0", b"\0", b"\0")
+
+
+def _shapes(count: int) -> bytes:
+    """A source payload, and a table of so many shapes of one field without a name."""
+    shapes = varint(count) + b"\0\0" + b"\0\1" + b"\0\0"
+    return _section(Kind.SOURCE, b"\1", _STREAM, shapes, b"\0\0", b"\0", b"\0", _NOTHING)
+
+
+def _shape(names: int) -> bytes:
+    return b"\1" + b"\0\0" + b"\0" + bytes((names,)) + b"\0\0"
+
+
+def _bytes_value(value: bytes) -> bytes:
+    return b"\0\1" + b"\0" + varint(len(value)) + value
+
+
+def _task_with(value: bytes) -> bytes:
+    """A task that has ended well, and generated one thing."""
+    item = b"\0\1" + b"\0\0" + b"\0\0" + b"\0\0" + _bytes_value(value)
+    return _section(Kind.EVENT, b"\1\0", b"\0\3", b"\0\0", b"\0", b"\0\0\0\0", item)
 
 
 def hostile_batches() -> Iterator[tuple[str, bytes]]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_FSIZE, prlimit
+from typing import Any
 
 import pytest
 
@@ -108,7 +109,7 @@ def test_memory_is_bounded_while_the_disk_is_full_and_a_gap_names_what_was_dropp
     cloud: Cloud, tmp_path: Path
 ) -> None:
     disk = tmp_path / "disk"
-    settings = {"spool": str(disk / "spool"), "memory_bytes": 64 << 10}
+    settings: dict[str, Any] = {"spool": str(disk / "spool"), "memory_bytes": 64 << 10}
     with (
         small_disk(disk, 512 << 10) as fill_up,
         App(tmp_path, cloud.gateway_url, pad=200, rate=400, **settings) as app,

@@ -14,6 +14,8 @@ from tests.system.delivery.site import App, Cloud
 from threadline.lossy_link import LossyLink
 
 PAD = 400  # so that about 150 events fill the spool
+GIVING_UP_S = 3.0
+"""How long an agent with so small a spool may be busy with dropping: a few batches at a time, each time synced."""
 SMALL: dict[str, Any] = {"spool_bytes": 64 << 10, "batch_age_s": 0.2, "pad": PAD, "rate": 400}
 
 
@@ -66,7 +68,7 @@ def test_an_agent_that_dies_with_a_full_spool_names_what_is_missing_of_each_epoc
         link.partitioned = False
         app.captured(20)
         app.finish()
-        account = check(cloud.log_folder, app)
+        account = check(cloud.log_folder, app, GIVING_UP_S)
     assert account.crashes == 2 and account.named_missing > 100
 
 

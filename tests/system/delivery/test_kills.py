@@ -56,3 +56,14 @@ def test_eight_kills_lose_nothing_that_was_flushed(mosquitto_installed: None, tm
 @pytest.mark.parametrize("durable", [False, True], ids=["flushed", "durable"])
 def test_fifty_kills_lose_nothing_that_was_flushed(mosquitto_installed: None, tmp_path: Path, durable: bool) -> None:
     survive(tmp_path, MANY, durable)
+
+
+def test_an_agent_that_dies_right_after_each_start_tells_of_each_crash(cloud: Cloud, tmp_path: Path) -> None:
+    with App(tmp_path, cloud.gateway_url) as app:
+        for _ in range(3):
+            app.kill()
+            app.start()
+        app.captured(20)
+        app.finish()
+        account = check(cloud.log_folder, app)
+    assert account.crashes == 3

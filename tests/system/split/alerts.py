@@ -31,16 +31,22 @@ def _alert(delivery: Delivery, upstream: Mapping[TupleId, Any], said: Mapping[Tu
 
 def found_by_one(results: Results, sink: str) -> list[Alert]:
     """The alerts of a query that ran in one process."""
-    said = results.sources
-    return [_alert(each, {}, said) for each in results.of(sink)]
+    return [_alert(each, {}, results.sources) for each in results.of(sink)]
 
 
-def found_in_log(folder: Path, agent: str, sink: str) -> list[Alert]:
-    """The alerts that an agent has delivered to a sink, in the order of the log; what came from other agents stands for
-    what their deliveries name."""
-    told = [each.record for each in entries(folder, [Kind.DELIVERY])]
+def found_in_log(folder: Path) -> dict[tuple[str, str], list[Alert]]:
+    """The alerts that each agent has delivered to each sink, in the order of the log. What came from others stands
+    for what their deliveries name."""
+    told: list[Delivery] = []
+    said: dict[TupleId, SourcePayload] = {}
+    for each in entries(folder, [Kind.DELIVERY, Kind.SOURCE]):
+        if each.kind is Kind.DELIVERY:
+            told.append(each.record)
+        else:
+            said[each.record.id] = each.record
     upstream = {each.id: each.origins for each in told}
-    said = {each.record.id: each.record for each in entries(folder, [Kind.SOURCE])}
     assert len(upstream) == len(told), "a delivery is in the log twice"
-    mine = [each for each in told if each.stream.agent == agent and each.stream.name == sink]
-    return [_alert(each, upstream, said) for each in mine]
+    found: dict[tuple[str, str], list[Alert]] = {}
+    for each in told:
+        found.setdefault((each.stream.agent, each.stream.name), []).append(_alert(each, upstream, said))
+    return found

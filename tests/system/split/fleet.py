@@ -9,6 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from edge_agent.agent_status import read_status
+from edge_agent.config import Settings
 from threadline.lab import GatewayService, Mosquitto, Service, TranslatorService
 from threadline.lossy_link import LossyLink
 
@@ -34,7 +36,26 @@ class AgentProcess(Service):
         ]
 
     def is_ready(self) -> bool:
-        return f"agent {self.name} epoch" in self.output()
+        return f"agent {self.name} epoch" in self.output() and (self.spool / "status.json").exists()
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What it has last said of itself, two seconds ago at most."""
+        return read_status(Settings(spool=str(self.spool)))
+
+    @property
+    def has_taken(self) -> int:
+        """Messages of other agents that it has taken over."""
+        return sum(self.status["receives"].values())
+
+    @property
+    def not_taken(self) -> int:
+        """Messages of its own that other agents have not taken over yet."""
+        return sum(send["not_taken"] for send in self.status["sends"].values())
 
     def ends_acknowledged(self, timeout_s: float) -> None:
         """Wait for its end, which must be a good one."""

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge_agent.memory import Progressed
+from edge_agent.recovery import CRASH, close_journal, gap_after_crash
+from edge_agent.spool import Spool
+from protocol.records import Assertion, Declared, Delivery, End, Gap, Lost, Progress, Received, SourcePayload
+from protocol.wire.batch import Header, decode_batch, encode_batch
+from protocol.wire.compression import Codec
+from protocol.wire.sections import Kind, pending
+from tests.edge_agent.records import AGENT, ALERTS, EPOCH, PACKER, STREAM, Bench, begun, crashed, ended
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+    monkeypatch.setattr(os, "fdatasync", lambda fd: None)
+
+
+def rows(*records: Any) -> list[Any]:
+    return [each if isinstance(each, tuple) and each[0] is Kind.EVENT else pending(each, PACKER) for each in records]
+
+
+def batch(seq: int, *records: Any, first_event: int = 0, nonce: int = EPOCH.nonce, epoch: int = EPOCH.counter) -> bytes:
+    return encode_batch(Header(epoch, nonce, seq), rows(*records), AGENT, first_event=first_event)
+
+
+def piece(seq: int, *records: Any, first_event: int = 0) -> bytes:
+    header = Header(EPOCH.counter, EPOCH.nonce, seq)
+    return encode_batch(header, rows(*records), AGENT, first_event=first_event, codec=Codec.NONE)
+
+
+def numbers(data: bytes) -> list[int]:
+    return [each.number for each in decode_batch(data, AGENT).records() if hasattr(each, "number")]
+
+
+# The journal
+
+
+def test_the_pieces_of_a_batch_become_the_batch(tmp_path: Path) -> None:
+    with Spool.open(tmp_path) as spool:
+        assert close_journal(spool, AGENT) is None
+        assert spool.count == 0
+        spool.append(batch(0, begun(0)))
+        spool.journal(piece(1, begun(1), Progress(ALERTS, 1, 1), first_event=1))
+        spool.journal(piece(1, begun(2), Progress(ALERTS, 2, 2), first_event=2))
+    with Spool.open(tmp_path) as spool:
+        assert close_journal(spool, AGENT) is None
+        _, last = spool.entries()
+        assert numbers(last.data) == [1, 2]
+        header = decode_batch(last.data, AGENT).header
+        assert (header.nonce, header.epoch, header.seq, header.covers) == (EPOCH.nonce, EPOCH.counter, 1, 1)
+    with Spool.open(tmp_path) as spool:
+        assert spool.recovered_journal == []
+        assert spool.count == 2
+
+
+def test_pieces_for_the_batch_after_it_are_told_once(tmp_path: Path) -> None:
+    """The process died when it had journaled the rest of a batch for the next one, and not written the batch."""
+    with Spool.open(tmp_path) as spool:
+        spool.journal(piece(0, begun(0)), 0)
+        spool.journal(piece(0, begun(1), first_event=1), 0)
+        spool.journal(piece(1, begun(1), first_event=1), 1)
+    with Spool.open(tmp_path) as spool:
+        close_journal(spool, AGENT)
+        (entry,) = spool.entries()
+        assert numbers(entry.data) == [0, 1]
+
+
+def test_a_journal_for_which_there_is_no_room_is_handed_on(tmp_path: Path) -> None:
+    with Spool.open(tmp_path, max_bytes=8_000) as spool:
+        spool.journal(piece(0, begun(0, os.urandom(500))))
+        while spool.size_bytes < 7_300:
+            spool.journal(piece(0, begun(1, os.urandom(100))))
+    with Spool.open(tmp_path, max_bytes=8_000) as spool:
+        left = close_journal(spool, AGENT)
+        assert left is not None
+        assert len(numbers(left)) > 1
+        assert spool.count == 0
+
+
+def test_a_journal_that_cannot_be_read_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Spool.open(tmp_path) as spool:
+        spool.journal(b"\x09")
+    with Spool.open(tmp_path) as spool:
+        assert close_journal(spool, AGENT) is None
+        assert spool.count == 0
+    assert "the journal cannot be read" in caplog.text
+
+
+# The end of the last epoch
+
+
+def test_the_first_start_and_a_clean_end_leave_no_gap(tmp_path: Path) -> None:
+    with Spool.open(tmp_path) as spool:
+        assert gap_after_crash(spool, None, AGENT) is None
+        assert gap_after_crash(spool, Progressed(1, 5, ended=True), AGENT) is None
+        spool.append(batch(0, End(1)))
+        assert gap_after_crash(spool, Progressed(EPOCH.counter, EPOCH.nonce), AGENT) is None
+
+
+def test_a_crash_is_told_with_what_was_remembered(tmp_path: Path) -> None:
+    last = Progressed(3, 9, 7, 12, False, {"reports": 4, "alerts": 2}, {"alerts": [50, 40]})
+    with Spool.open(tmp_path) as spool:
+        gap = gap_after_crash(spool, last, AGENT)
+    expected = Gap(
+        CRASH, 3, 9, progress=(("alerts", 50, 40),), next_seqs=(("alerts", 2), ("reports", 4)), next_event=12
+    )
+    assert gap == expected
+
+
+def test_what_was_written_after_it_was_last_remembered_counts(tmp_path: Path) -> None:
+    last = Progressed(EPOCH.counter, EPOCH.nonce, 1, 2, False, {"alerts": 1}, {"alerts": [5, 5]})
+    with Spool.open(tmp_path) as spool:
+        spool.append(batch(0, begun(0), begun(1)))  # known
+        spool.append(
+            batch(
+                1,
+                begun(2),
+                Delivery(ALERTS, 1, 0, "x", ()),
+                SourcePayload(STREAM, 0, 0, "x"),
+                Assertion(STREAM._replace(name="keys"), 6, 0, 0),
+                Progress(ALERTS, 9, 8),
+                Received("b", "s", 77, 4),
+                first_event=2,
+            )
+        )
+        gap = gap_after_crash(spool, last, AGENT)
+        assert gap is not None
+        assert (gap.progress, gap.next_event) == ((("alerts", 9, 8),), 3)
+        assert gap.next_seqs == (("alerts", 2), ("keys", 7), ("reports", 1))
+        assert last.positions == {"b/s": [77, 4]}
+
+
+def test_numbers_of_what_is_known_to_be_lost_are_used_up(tmp_path: Path) -> None:
+    lost = Gap("dropped: ...", EPOCH.counter, EPOCH.nonce, None, (Lost("reports", 0, 5),), (0, 9))
+    with Spool.open(tmp_path) as spool:
+        spool.append(batch(0, lost))
+        gap = gap_after_crash(spool, Progressed(EPOCH.counter, EPOCH.nonce), AGENT)
+        assert gap is not None
+        assert (gap.next_seqs, gap.next_event) == ((("reports", 6),), 10)
+
+
+def test_batches_of_older_epochs_say_nothing_about_the_last_one(tmp_path: Path) -> None:
+    with Spool.open(tmp_path) as spool:
+        spool.append(batch(5, begun(0), End(0), nonce=4, epoch=1, first_event=99))
+        gap = gap_after_crash(spool, Progressed(EPOCH.counter, EPOCH.nonce), AGENT)
+        assert gap is not None
+        assert (gap.nonce, gap.next_event) == (EPOCH.nonce, 0)
+
+
+def test_an_epoch_that_nobody_remembers_is_known_by_its_batches(tmp_path: Path) -> None:
+    """It had written how the one before had ended, and died before it was remembered itself."""
+    crash = Gap(CRASH, 1, 4, next_event=3)
+    with Spool.open(tmp_path) as spool:
+        spool.append(batch(0, crash, Declared("{}"), begun(0)))
+        gap = gap_after_crash(spool, Progressed(1, 4, 9, 3, False, {"alerts": 8}), AGENT)
+        assert gap is not None
+        assert (gap.epoch, gap.nonce, gap.next_event, gap.next_seqs) == (EPOCH.counter, EPOCH.nonce, 1, ())
+
+
+def test_what_is_still_to_be_written_counts(tmp_path: Path) -> None:
+    with Spool.open(tmp_path) as spool:
+        gap = gap_after_crash(spool, Progressed(EPOCH.counter, EPOCH.nonce), AGENT, left=batch(0, begun(0), begun(1)))
+        assert gap is not None
+        assert gap.next_event == 2
+
+
+def test_an_entry_that_cannot_be_read_is_reported_and_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR)
+    with Spool.open(tmp_path) as spool:
+        spool.append(b"\x00")
+        spool.append(batch(0, begun(0)))
+        gap = gap_after_crash(spool, Progressed(EPOCH.counter, EPOCH.nonce), AGENT)
+        assert gap is not None
+        assert gap.next_event == 1
+    assert "cannot be read" in caplog.text
+
+
+@pytest.mark.parametrize("grouping", ["all", "ended"])
+def test_after_a_kill_at_any_write_the_gap_begins_where_the_records_end(tmp_path: Path, grouping: str) -> None:
+    """A process is killed before and after each of its writes; the next one knows exactly how far it had come."""
+    folder, copies = tmp_path / "agent", []
+    with Bench(folder, flush_s=0.1, batch_records=3, batch_age_s=0.5, grouping=grouping) as bench:
+        for owner, name in ((bench.spool, "append"), (bench.spool, "journal"), (bench.memory, "keep")):
+            real = getattr(owner, name)
+
+            def spied(*args: Any, real: Any = real, **options: Any) -> Any:
+                copies.append(crashed(folder, f"{len(copies)}"))
+                return real(*args, **options)
+
+            setattr(owner, name, spied)
+        bench.outbox.begin()
+        for key in range(16):
+            bench.put(begun(key), ended(key))
+            bench.step(0.15)
+    assert len(copies) > 20
+    for copy in copies[2:]:
+        with Bench(copy) as after:
+            assert close_journal(after.spool, AGENT) is None
+            gap = gap_after_crash(after.spool, after.memory.last, AGENT)
+            found = [number for numbers in after.events() for number in numbers]
+            assert found == list(range(len(found)))
+            assert gap is not None
+            assert gap.next_event == len(found)
