@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,7 +90,16 @@ def lines(folder: Path, agent: str | None, kinds: Sequence[str], limit: int | No
         if count == limit:
             return
         line = {"kind": entry.kind.name.lower(), "agent": entry.agent, "batch": entry.seq, "record": entry.record}
-        yield json.dumps(line, default=_plain)
+        yield json.dumps(line, default=lambda value: _json(_plain(value)))
+
+
+def _json(value: Any) -> Any:
+    """A value with nothing in it that JSON does not know: keys that are no texts, numbers that are none."""
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else str(key): _json(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_json(part) for part in value]
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
 def _plain(value: Any) -> Any:

@@ -314,13 +314,16 @@ class ShardLog:
         for agent, nonce in self._unanswered:
             known = self._agents[agent]
             answers.append((agent, known.epochs.answer(nonce, CODECS, known.duplicate)))
-            known.epochs.recalled.clear()
+        for agent, _ in self._unanswered:
+            self._agents[agent].epochs.recalled.clear()
         self._unanswered.clear()
         return answers
 
     def _close_epochs(self, agents: Iterable[str]) -> None:
-        """Epochs of which nothing more is expected are in the registry from now on, and no longer in memory. Only after a
-        commit: what closed them must not be lost itself."""
+        """Epochs of which nothing more is expected are in the registry from now on, and no longer in memory.
+
+        Only after a commit: what has closed them must not be lost itself.
+        """
         for agent in agents:
             closing = self._agents[agent].epochs.closing
             try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import quote
 from zlib import crc32
 
 SHARDS = 16
@@ -33,7 +32,7 @@ def down_topic(agent: str) -> str:
 
 def tuples_topic(agent: str, stream: str) -> str:
     """Where an agent publishes what crosses to other agents. A stream may be called anything, a topic level may not."""
-    return f"tl/{shard_of(agent)}/{agent}/tuples/{quote(stream, safe='')}"
+    return f"tl/{shard_of(agent)}/{agent}/tuples/{_quoted(stream)}"
 
 
 def state_topic(agent: str) -> str:
@@ -41,4 +40,12 @@ def state_topic(agent: str) -> str:
 
     Any client id may connect, so what is not plain in a topic level is percent-encoded.
     """
-    return f"tl/{shard_of(agent)}/{quote(agent, safe='')}/state"
+    return f"tl/{shard_of(agent)}/{_quoted(agent)}/state"
+
+
+def _quoted(name: str) -> str:
+    if name.isascii() and name.replace("-", "").isalnum():
+        return name
+    from urllib.parse import quote
+
+    return quote(name, safe="")

@@ -253,7 +253,9 @@ class Learner:
             for body in dice.sample(bodies, min(SAMPLES, len(bodies))):
                 pieces += _pieces(body)
         self._pieces = list(dict.fromkeys(pieces))
-        every = [body for bodies in small.values() for body in itertools.islice(itertools.cycle(bodies), 300)]
+        every: list[Any] = [
+            body for bodies in small.values() for body in itertools.islice(itertools.cycle(bodies), 300)
+        ]
         for size_bytes, segment_bytes in itertools.product((2048, 4096, 8192), (48, 200)):
             trained = zstandard.train_dictionary(size_bytes, every, k=segment_bytes, d=8, level=3, dict_id=1).as_bytes()
             self._tables.append(trained[: trained.index(REPEATED_OFFSETS) + len(REPEATED_OFFSETS)])

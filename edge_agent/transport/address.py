@@ -6,13 +6,16 @@ import socket
 from typing import cast
 
 SocketAddress = tuple[str | int, ...]
+_ADDRESS_CHARACTERS = frozenset("0123456789abcdefABCDEF.:")
 
 
 def resolve(host: str, port: int) -> list[tuple[int, SocketAddress]]:
     """(address family, socket address) of a UDP peer, at least one, IPv4 first: a gateway that listens on one family
     only most likely listens on that. OSError if the name cannot be looked up. May block."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        # An address as bytes is taken as it is. As a text it is run through IDNA, which costs time and a megabyte.
+        name: str | bytes = host.encode() if set(host) <= _ADDRESS_CHARACTERS else host
+        found = socket.getaddrinfo(name, port, type=socket.SOCK_DGRAM)
     except UnicodeError as error:
         raise OSError(f"{host!r} is no host name: {error}") from error
     found.sort(key=lambda entry: entry[0] != socket.AF_INET)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.ids import StreamId
@@ -39,6 +39,7 @@ def sent(told: list[Any], codec: Codec | None = None, first_event: int = 0) -> l
     return list(decode_batch(batch, AGENT).records())
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(st.lists(RECORD | EVENT, max_size=12), st.sampled_from(Codec), st.integers(0, 2**40))
 def test_what_goes_in_comes_out(told: list[Any], codec: Codec, first_event: int) -> None:
     arrived = sent(told, codec, first_event)
@@ -70,6 +71,7 @@ def test_a_delivery_says_that_more_of_its_origins_follow() -> None:
     assert list(section.more) == [1, 0]
 
 
+@settings(max_examples=settings().max_examples // 4)
 @given(st.lists(RECORD | EVENT, min_size=1, max_size=8))
 def test_sections_can_be_kept_and_read_by_themselves(told: list[Any]) -> None:
     packer = Packer()
@@ -147,6 +149,7 @@ def test_no_frames(data: bytes) -> None:
         (b"\x06\x09\x01\x00\x05\x81\xa2ts\x07\xff", "1 bytes follow"),
         (b"\x04\x06\x01\x00\x00\x00\x00\x00", "less than 0"),  # a stream, of a table without any
         (b"\x06\x04\x01\x00\x01\xc0", "no End"),
+        (b"\x02\x11\x01" + b"\x01\0\0\0\0" + b"\x01\0\0\0\0" + bytes(6), "no names"),
     ],
 )
 def test_bodies_that_are_none(body: bytes, why: str) -> None:

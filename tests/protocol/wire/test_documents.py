@@ -36,6 +36,7 @@ def arrived(record: Any, packer: Packer | None = None) -> Any:
 
 def test_every_field_of_every_document_has_a_check() -> None:
     assert set(_FIELDS) == set(_DOCUMENTS.values())
+    kind: Any
     for kind, checks in _FIELDS.items():
         assert tuple(checks) == kind.__match_args__
 

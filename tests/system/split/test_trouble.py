@@ -112,7 +112,7 @@ def test_a_receiver_that_comes_late_gets_everything_at_once(cloud: Cloud, tmp_pa
 
 
 def test_a_full_lane_gives_up_the_oldest_tuples_and_the_receiver_says_how_many(cloud: Cloud, tmp_path: Path) -> None:
-    count = 1_000
+    count = 500
     sender = cloud.agent(SENDER, sender_app(tmp_path, count, noise_bytes=300), **SMALL)
     sender.start()
     wait_until(lambda: len(read_journal(tmp_path / "journal")) == count, "the source has ended")
@@ -129,7 +129,7 @@ def test_a_full_lane_gives_up_the_oldest_tuples_and_the_receiver_says_how_many(c
 
 
 def test_a_full_lane_that_blocks_loses_nothing(cloud: Cloud, tmp_path: Path) -> None:
-    count = 1_000
+    count = 500
     sender = cloud.agent(SENDER, sender_app(tmp_path, count, noise_bytes=300), when_full="block", **SMALL)
     sender.start()
     taken = lambda: len(read_journal(tmp_path / "journal"))  # noqa: E731
@@ -147,7 +147,7 @@ def test_a_full_lane_that_blocks_loses_nothing(cloud: Cloud, tmp_path: Path) -> 
 
 
 def test_a_sender_that_waits_for_room_can_be_stopped_and_goes_on_later(cloud: Cloud, tmp_path: Path) -> None:
-    count = 1_000
+    count = 500
     app = sender_app(tmp_path, count, noise_bytes=300)
     sender = cloud.agent(SENDER, app, drain_s=1.0, when_full="block", **SMALL).start()
     wait_until(lambda: sender.status["sends"]["numbers"]["trouble"], "the lane is full")

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from collector.log import LogReader, Position, Row, remove_segments
+from collector.log_view import check, entries, gap_of, lines
+from protocol.records import Assertion, Declared, Delivery, End, Gap, Origin, OriginKind, Progress, SourcePayload
+from protocol.wire.sections import Kind
+from tests.collector.agents import SHARD, FakeAgent, Shard, event
+
+AGENT = FakeAgent()
+OTHER = FakeAgent("valve-1", 9)
+REPORTS, ALERTS = AGENT.stream("reports"), AGENT.stream("alerts")
+SOURCE = SourcePayload(REPORTS, 3, 30, {"speed": 7})
+DELIVERY = Delivery(ALERTS, 0, 40, ["stopped"], (Origin(OriginKind.SOURCE, REPORTS, 3, 30),))
+
+
+def filled(shard: Shard) -> None:
+    shard.take(
+        AGENT,
+        AGENT.framed(
+            0, Declared("{}"), SourcePayload(REPORTS, 3, 30, {"speed": 7}), DELIVERY, Progress(ALERTS, 41, 39)
+        ),
+        AGENT.framed(1, event(0), Assertion(AGENT.stream("keys"), 0, 1, 2, b"\x01"), End(5)),
+    )
+    shard.take(OTHER, OTHER.framed(0))
+
+
+def test_records_come_back_as_they_were_sent(shard: Shard) -> None:
+    filled(shard)
+    found = {entry.kind: entry for entry in entries(shard.folder, agent=AGENT.name)}
+    assert found[Kind.SOURCE].record == SOURCE
+    assert found[Kind.DELIVERY].record == DELIVERY
+    assert found[Kind.PROGRESS].record == Progress(ALERTS, 41, 39)
+    assert (found[Kind.END].record, found[Kind.END].seq) == (End(5), 1)
+    assert found[Kind.EVENT].record.key == 0
+    assert found[Kind.ASSERTION].record == Assertion(AGENT.stream("keys"), 0, 1, 2, b"\x01")
+
+
+def test_kinds_and_agents_can_be_chosen(shard: Shard) -> None:
+    filled(shard)
+    assert [entry.agent for entry in entries(shard.folder, [Kind.EVENT])] == [AGENT.name, OTHER.name]
+    assert [entry.kind for entry in entries(shard.folder, [Kind.EVENT, Kind.END], OTHER.name)] == [Kind.EVENT]
+
+
+def test_names_are_known_when_their_segment_is_gone(shard: Shard) -> None:
+    filled(shard)
+    shard.reopen()
+    shard.take(AGENT, AGENT.framed(2, Progress(ALERTS, 50, 50)))
+    remove_segments(shard.folder, SHARD, Position(99, 0))
+    assert [entry.record for entry in entries(shard.folder, [Kind.PROGRESS])] == [Progress(ALERTS, 50, 50)]
+
+
+def test_a_line_of_json_per_record(shard: Shard) -> None:
+    filled(shard)
+    found = [json.loads(line) for line in lines(shard.folder, None, [], None)]
+    by_kind = {line["kind"]: line["record"] for line in found if line["agent"] == AGENT.name}
+    assert by_kind["source"] == {"id": "pump-7/reports@1:3", "ts": 30, "payload": {"speed": 7}}
+    assert by_kind["delivery"]["origins"] == [{"id": "pump-7/reports@1:3", "kind": "source", "ts": 30}]
+    assert by_kind["progress"] == {"stream": "pump-7/alerts@1", "watermark": 41, "hold": 39}
+    assert (by_kind["event"]["event"], by_kind["event"]["id"]) == ("TaskBegun", "task-0")
+    assert by_kind["assertion"]["payload"] == "01"
+    assert by_kind["end"] == {"ts": 5}
+    assert {line["batch"] for line in found} == {0, 1}
+
+
+def test_every_value_that_can_be_captured_can_be_shown(shard: Shard) -> None:
+    payload = {"at": datetime(2026, 1, 2, tzinfo=UTC), "d": Decimal("1.5"), 5: {b"k": float("inf")}, "big": 2**80}
+    shard.take(AGENT, AGENT.framed(0, SourcePayload(REPORTS, 0, 0, payload)))
+    (line,) = lines(shard.folder, None, ["source"], None)
+    shown = json.loads(line)["record"]["payload"]
+    assert shown["at"].startswith("2026-01-02")
+    assert (shown["d"], shown["5"], shown["big"]) == ("1.5", {"b'k'": "inf"}, 2**80)
+
+
+def test_lines_end_at_the_limit(shard: Shard) -> None:
+    filled(shard)
+    assert len(list(lines(shard.folder, None, [], 3))) == 3
+    assert list(lines(shard.folder, None, [], 0)) == []
+    assert len(list(lines(shard.folder, AGENT.name, ["event", "END"], None))) == 2
+
+
+def test_what_is_no_log_and_no_kind_is_refused(shard: Shard, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is no kind 'evnt', only plan, source"):
+        list(lines(shard.folder, None, ["evnt"], None))
+    for function in (lambda: list(lines(tmp_path, None, [], None)), lambda: list(check(tmp_path))):
+        with pytest.raises(ValueError, match="is no log"):
+            function()
+
+
+def test_a_sound_log_is_called_sound(shard: Shard) -> None:
+    filled(shard)
+    (summary,) = check(shard.folder)
+    assert summary[0].startswith(f"shard {SHARD}: 1 segments, 3 commits, ")
+    assert summary[0].endswith(": sound")
+    assert summary[1] is False
+
+
+def test_a_hole_is_a_fault_unless_a_gap_names_it(shard: Shard) -> None:
+    shard.take(AGENT, AGENT.framed(0), AGENT.framed(4, oldest=True))
+    assert [fault for _, fault in check(shard.folder)] == [False]
+    shard.log._writer.append([row for row in _rows(shard) if row.kind == Kind.EVENT][-1:])
+    shard.log._writer.append([_rows(shard)[-1]._replace(seq=9)])
+    shard.log.commit()
+    faults = [line for line, fault in check(shard.folder) if fault]
+    assert len(faults) == 2
+    assert "seqs 5 to 8 never came" in faults[1]
+
+
+def _rows(shard: Shard) -> list[Row]:
+    reader = LogReader(shard.folder)
+    return list(reader.rows(SHARD, Position(1, 0), reader.end(SHARD)))
+
+
+def test_gaps_of_other_epochs_name_nothing_here(shard: Shard) -> None:
+    shard.take(AGENT, AGENT.framed(0, Gap("dropped", 7, 70, (0, 5)), Gap("crash", 8, 80)))
+    shard.take(OTHER, OTHER.framed(0, Gap("dropped", 9, 9, (0, 2)), covers=3))
+    assert [gap_of(row) for row in _rows(shard)] == [None, None, range(3)]
