@@ -6,7 +6,6 @@ import socket
 from typing import cast
 
 SocketAddress = tuple[str | int, ...]
-_ADDRESS_CHARACTERS = frozenset("0123456789abcdefABCDEF.:")
 
 
 def resolve(host: str, port: int) -> list[tuple[int, SocketAddress]]:
@@ -14,7 +13,7 @@ def resolve(host: str, port: int) -> list[tuple[int, SocketAddress]]:
     only most likely listens on that. OSError if the name cannot be looked up. May block."""
     try:
         # An address as bytes is taken as it is. As a text it is run through IDNA, which costs time and a megabyte.
-        name: str | bytes = host.encode() if set(host) <= _ADDRESS_CHARACTERS else host
+        name: str | bytes = host.encode() if host.isascii() and (host[:1].isdigit() or ":" in host) else host
         found = socket.getaddrinfo(name, port, type=socket.SOCK_DGRAM)
     except UnicodeError as error:
         raise OSError(f"{host!r} is no host name: {error}") from error

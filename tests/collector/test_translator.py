@@ -206,30 +206,33 @@ def agents_at(mosquitto: Mosquitto) -> Iterator[Agents]:
 
 def test_a_translator_through_a_kill_and_a_clean_stop(mosquitto: Mosquitto, tmp_path: Path) -> None:
     agent = FakeAgent("pump-7")
-    with Translating(tmp_path, mosquitto) as translator, agents_at(mosquitto) as agents:
-        agents.publish(agent, 0, 1, 3)
-        wait_until(agents.heard(agent, 2), "two batches to be acknowledged")
-        wait_until(lambda: agents.answers(agent)[-1].early == 0b1, "the third to wait")
-        agents.publish(agent, 1)
-        wait_until(lambda: translator.metric("duplicates_total") == 1, "a copy to be counted")
-        assert (translator.metric("batches_total"), translator.metric("agents")) == (2, 1)
-        assert logged(translator.log_folder, agent) == [0, 1]
+    with Translating(tmp_path, mosquitto) as translator:
+        with agents_at(mosquitto) as agents:
+            agents.publish(agent, 0, 1, 3)
+            wait_until(agents.heard(agent, 2), "two batches to be acknowledged")
+            wait_until(lambda: agents.answers(agent)[-1].early == 0b1, "the third to wait")
+            agents.publish(agent, 1)
+            wait_until(lambda: translator.metric("duplicates_total") == 1, "a copy to be counted")
+            assert (translator.metric("batches_total"), translator.metric("agents")) == (2, 1)
+            assert logged(translator.log_folder, agent) == [0, 1]
 
-        translator.kill()
-        agents.forget()
-        translator.start()
-        wait_until(agents.heard(agent, 2), "the new process to say how far the agent had come, without being asked")
-        agents.publish(agent, 2, 3)
-        wait_until(agents.heard(agent, 4), "the rest to be acknowledged")
-
+            translator.kill()
+            agents.forget()
+            translator.start()
+            wait_until(agents.heard(agent, 2), "the new process to say how far the agent had come, without being asked")
+            agents.publish(agent, 2, 3)
+            wait_until(agents.heard(agent, 4), "the rest to be acknowledged")
         mosquitto.kill()
         mosquitto.start()
-        agents.forget()
-        wait_until(agents.heard(agent, 4), "the translator to come back after the broker")
-        agents.publish(agent, 4)
-        assert translator.stop() == 0
+        wait_until(lambda: translator.output().count("translator ready") == 2, "the translator to come back")
+        assert translator.output().count("mqtt is away") == 1
+        with agents_at(mosquitto) as agents:
+            agents.publish(agent, 4)
+            wait_until(agents.heard(agent, 5), "a batch after the broker's restart")
+            agents.publish(agent, 5)
+            assert translator.stop() == 0
         assert "translator stopped batches=" in translator.output()
-        assert logged(translator.log_folder, agent) in ([0, 1, 2, 3], [0, 1, 2, 3, 4])
+        assert logged(translator.log_folder, agent) in ([0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5])
     assert [line for line, is_fault in check(translator.log_folder) if is_fault] == []
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -72,21 +72,14 @@ def test_the_dictionary_is_for_small_bodies() -> None:
 
 def test_many_threads() -> None:
     """Neither a compressor nor a decompressor of zstd may serve two threads at once."""
-    wrong: list[bytes] = []
 
-    def work(letter: bytes) -> None:
-        for size in range(1, 150):
-            for codec in (Codec.ZSTD, Codec.ZSTD_DICTIONARY):
-                body = letter * 100 * size + single_event()
-                if decompress(compress(body, codec), codec) != body:
-                    wrong.append(body)
+    def work(letter: int) -> bool:
+        bodies = [bytes((letter,)) * 100 * size + single_event() for size in range(1, 150)]
+        codecs = (Codec.ZSTD, Codec.ZSTD_DICTIONARY)
+        return all(decompress(compress(body, codec), codec) == body for body in bodies for codec in codecs)
 
-    threads = [threading.Thread(target=work, args=(bytes((97 + number,)),)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(work, b"abcd"))
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
