@@ -105,7 +105,8 @@ class Translator:
             # Whatever the worker is doing, it ends that first.
             answers = await loop.run_in_executor(self._worker, self._end)
             try:
-                await asyncio.wait_for(self._tell(answers), _GOODBYE_S)
+                async with asyncio.timeout(_GOODBYE_S):
+                    await self._tell(answers)
             except TimeoutError:
                 pass  # the agents hear it from the successor
             listening.cancel()
@@ -222,7 +223,8 @@ class Translator:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                await asyncio.wait_for(self._arrived.wait(), _TROUBLE_S if self._troubled else _RETIRE_EVERY_S)
+                async with asyncio.timeout(_TROUBLE_S if self._troubled else _RETIRE_EVERY_S):
+                    await self._arrived.wait()
                 await asyncio.sleep(self._options.commit_s)  # so that more come along
             except TimeoutError:
                 pass

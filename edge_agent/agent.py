@@ -5,7 +5,6 @@ One thread writes and sends, so that neither the program nor its plan ever waits
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -17,7 +16,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from time import monotonic, time_ns
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from edge_agent.config import ConfigError, Settings, load_settings
 from edge_agent.epoch import begin_epoch
@@ -33,7 +32,6 @@ from edge_agent.spool import Spool, SpoolError, SpoolLocked
 from edge_agent.transport import Client, Message, TransportError
 from protocol.ids import StreamId
 from protocol.mqttsn import RetryPolicy
-from protocol.plan import PlanDocument, PlanError
 from protocol.records import Declared, End, Gap, Origin, Received, Status
 from protocol.structs import replaced
 from protocol.topics import AGENT_NAME, down_topic, tuples_topic, up_topic
@@ -44,6 +42,9 @@ from protocol.wire.errors import MalformedBatch
 from protocol.wire.sections import Kind, Pending, pending
 from protocol.wire.values import Packer
 from protocol.wire.values import size_of as captured_size
+
+if TYPE_CHECKING:  # a program without a plan should not wait for them
+    from protocol.plan import PlanDocument
 
 _LOG = logging.getLogger(__name__)
 _MOST_ORIGINS = 2_000  # of one record; a delivery that has more is told in parts
@@ -129,6 +130,8 @@ class Agent:
 
     def _join(self, plan: PlanDocument) -> None:
         """The streams that lead to other agents, and those that come from them."""
+        from protocol.plan import PlanError
+
         for node in plan.nodes:
             if node.operator == "receive":
                 sender, received = cast(str, node.parameters["sender"]), cast(str, node.parameters["stream"])
@@ -343,9 +346,11 @@ class Agent:
 
     def _write_status(self, status: dict[str, Any]) -> None:
         """For whoever looks at the folder: always a whole file, also if we are killed meanwhile."""
+        from json import dumps
+
         draft = self.folder / "status.json.new"
         try:
-            draft.write_text(json.dumps(status))
+            draft.write_text(dumps(status))
             draft.replace(self.folder / "status.json")
         except OSError as error:
             _LOG.debug("no status file agent=%s error=%s", self.name, error)

@@ -32,7 +32,7 @@ _LOG = logging.getLogger(__name__)
 _RETRY_S = 1.0
 _PATIENCE_S = 1.0
 _OVERFLOW = "dropped: the disk could not keep up"
-_TOO_LARGE = 1.25  # times what a batch should have
+_TOO_LARGE = 1.15  # times what a batch should have
 _NEVER = float("inf")
 _TASK_ENDED = int(EventKind.TASK_ENDED)
 
@@ -104,7 +104,8 @@ class Outbox:
         self._memory = memory
         self._packer = packer
         self._settings = settings
-        self._condition = threading.Condition()
+        self._lock = threading.RLock()  # to be held by itself where every microsecond counts
+        self._condition = threading.Condition(self._lock)
         self._queue: deque[tuple[_Queued, int]] = deque()
         self._held_bytes = 0
         self._most_bytes = settings.memory_bytes
@@ -137,7 +138,7 @@ class Outbox:
 
     def put(self, row: Pending, size: int) -> None:
         """Take a record over. Returns at once as long as there is memory for it."""
-        with self._condition:
+        with self._lock:
             if self._held_bytes + size > self._most_bytes and not self._make_room(size, row[0]):
                 return
             self._queue.append((row, size))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from sys import maxsize
 from typing import Any
 
 from protocol.wire.errors import MalformedBatch
 
-__all__ = ["MOST_DEPTH", "Ext", "Pairs", "pack", "unpack", "unpack_first"]
+__all__ = ["MOST_DEPTH", "Ext", "Pairs", "TooLarge", "pack", "unpack", "unpack_first"]
 
 MOST_DEPTH = 100  # levels of lists and maps in a value; more are neither written nor read
 
@@ -34,14 +35,32 @@ class Pairs(list[Any]):
     """Keys and values that become a map, whatever the keys are."""
 
 
-def pack(value: Any, plain: Callable[[Any], Any]) -> bytes:
-    """A value as bytes. `plain` turns what is unknown here into something that is known."""
-    out = bytearray()
+class TooLarge(ValueError):
+    """A value of more bytes than it may have: `size` or more."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"{size} bytes or more")
+        self.size = size
+
+
+class _Out(bytearray):
+    most_bytes = maxsize
+
+
+def pack(value: Any, plain: Callable[[Any], Any], most_bytes: int = maxsize) -> bytes:
+    """A value as bytes. `plain` turns what is unknown here into something that is known.
+
+    Whoever captures a list of millions by mistake must not wait until all of it is written: it is TooLarge at once.
+    """
+    out = _Out()
+    out.most_bytes = most_bytes
     _put(out, value, plain, 0)
+    if len(out) > most_bytes:
+        raise TooLarge(len(out))
     return bytes(out)
 
 
-def _put(out: bytearray, value: Any, plain: Callable[[Any], Any], depth: int) -> None:
+def _put(out: _Out, value: Any, plain: Callable[[Any], Any], depth: int) -> None:
     kind = type(value)
     if value is None:
         out.append(0xC0)
@@ -71,7 +90,7 @@ def _put(out: bytearray, value: Any, plain: Callable[[Any], Any], depth: int) ->
         _put(out, plain(value), plain, depth)
 
 
-def _put_pairs(out: bytearray, pairs: list[Any], plain: Callable[[Any], Any], depth: int) -> None:
+def _put_pairs(out: _Out, pairs: list[Any], plain: Callable[[Any], Any], depth: int) -> None:
     _put_count(out, len(pairs), 0x80, 0xDE, depth)
     for key, each in pairs:
         _put(out, key, plain, depth + 1)
@@ -108,9 +127,11 @@ def _put_sized(out: bytearray, data: bytes, short: int, short_limit: int, codes:
     out += data
 
 
-def _put_count(out: bytearray, count: int, short: int, code: int, depth: int) -> None:
+def _put_count(out: _Out, count: int, short: int, code: int, depth: int) -> None:
     if depth >= MOST_DEPTH:
         raise RecursionError("nested too deep")
+    if len(out) + count > out.most_bytes:
+        raise TooLarge(len(out) + count)
     if count < 16:
         out.append(short | count)
     elif count < 1 << 16:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -143,10 +144,17 @@ class Names:
 
 def put_shapes(out: bytearray, shapes: Sequence[Shape]) -> None:
     """A table of shapes; place 0 is that of a value without any."""
+    out += _shape_table(tuple(shapes))
+
+
+@lru_cache(64)  # an agent has few, and tells them with every batch
+def _shape_table(shapes: tuple[Shape, ...]) -> bytes:
+    out = bytearray()
     put_varint(out, len(shapes))
     put_texts(out, [shape.type for shape in shapes])
     put_small(out, [len(shape.names) for shape in shapes])
     put_texts(out, [name for shape in shapes for name in shape.names])
+    return bytes(out)
 
 
 def read_shapes(reader: Reader) -> list[Shape | None]:

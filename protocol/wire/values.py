@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from protocol.wire import msgpack
 from protocol.wire.columns import Reader, put_small, put_values
 from protocol.wire.errors import MalformedBatch
-from protocol.wire.msgpack import MOST_DEPTH, Ext, Pairs
+from protocol.wire.msgpack import MOST_DEPTH, Ext, Pairs, TooLarge
 from protocol.wire.tables import put_table, read_table
 
 if TYPE_CHECKING:  # a program that uses none of these should not wait for them
@@ -100,7 +100,7 @@ class Packer:
         self.replaced = 0
         self._strict = strict
         self._most_bytes = most_bytes
-        self._shapes: dict[tuple[str, ...], Shape | None] = {}
+        self._shapes: dict[tuple[str, ...], Shape] = {}
         self._readers: dict[type, tuple[Shape, Callable[[Any], Any]] | None] = {}
         self._converters: dict[type, Callable[[Any], Any]] = {}
 
@@ -109,6 +109,7 @@ class Packer:
         kind = type(value)
         if kind is dict:
             names = tuple(value)
+            shape: Shape | None
             try:
                 shape = self._shapes[names]
             except KeyError:
@@ -148,8 +149,10 @@ class Packer:
         for part in parts:
             of = type(part)
             if of is list or of is tuple:
-                part = tuple(part)
                 left -= 4 * len(part)
+                if left < 0:
+                    break
+                part = tuple(part)
                 if not _NUMBERS.issuperset(map(type, part)):
                     break
             elif of is str:
@@ -165,21 +168,23 @@ class Packer:
     def encode(self, value: Any, kind: type | None = None) -> bytes:
         """A value as bytes, without a shape. `kind` is what the value was, if these are only its parts."""
         try:
-            data = msgpack.pack(value, self._plain)
-        except Unserialisable:
-            raise
-        except Exception:  # cycles, numbers of more than 64 bits, texts that are none, objects that raise
-            data = self._encode_repaired(value)
-        if len(data) > self._most_bytes:
-            data = msgpack.pack(self._too_large(kind or type(value), len(data)), self._plain)
-        return data
+            try:
+                return msgpack.pack(value, self._plain, self._most_bytes)
+            except (Unserialisable, TooLarge):
+                raise
+            except Exception:  # cycles, numbers of more than 64 bits, texts that are none, objects that raise
+                return self._encode_repaired(value)
+        except TooLarge as error:
+            return msgpack.pack(self._too_large(kind or type(value), error.size), self._plain)
 
     def _new_shape(self, names: tuple[Any, ...]) -> Shape | None:
+        # What is no shape is not kept: its keys may be objects of the user's, and any number of them.
+        if not names or not all(type(name) is str and name.isprintable() for name in names) or not _may_be_shape(names):
+            return None
         # Keys that differ from one value to the next are data, not names: do not learn them for ever.
         if len(self._shapes) >= MOST_SHAPES:
             self._shapes.clear()
-        plain = len(names) > 0 and all(type(name) is str and name.isprintable() for name in names)
-        shape = self._shapes[names] = Shape("", names) if plain and _may_be_shape(names) else None
+        shape = self._shapes[names] = Shape("", names)
         return shape
 
     def _new_reader(self, kind: type) -> tuple[Shape, Callable[[Any], Any]] | None:
@@ -252,8 +257,8 @@ class Packer:
 
     def _encode_repaired(self, value: Any) -> bytes:
         try:
-            return msgpack.pack(self._repaired(value, 0, set()), self._plain)
-        except Unserialisable:
+            return msgpack.pack(self._repaired(value, 0, set()), self._plain, self._most_bytes)
+        except (Unserialisable, TooLarge):
             raise
         except Exception as error:
             return msgpack.pack(self._refused(value, f"raised {type(error).__name__}"), self._plain)

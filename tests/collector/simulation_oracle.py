@@ -8,7 +8,7 @@ from typing import Any
 
 from collector.epochs import AgentEpochs, EpochState, Tally
 from collector.log import LogReader, Position, Row
-from collector.log_view import Entry, entries
+from collector.log_view import Entry, check, entries
 from collector.registry import Registry
 from edge_agent.recovery import CRASH
 from protocol.chunks import SEQ_BITS, read_deliveries, read_progress, read_sources
@@ -22,6 +22,7 @@ _SAYS_NOTHING = (Kind.GAP, Kind.PLAN, Kind.END, Kind.REGISTER)
 
 def judge(folder: Path, lives: Iterable[Life], *, in_order: bool) -> None:
     """Compare the log with what the agents were told to record."""
+    assert [line for line, is_fault in check(folder) if is_fault] == []
     log = list(entries(folder))
     for life in lives:
         _judge_life(life, log, in_order)

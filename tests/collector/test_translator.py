@@ -160,7 +160,7 @@ class Translating(TranslatorService):
     def metric(self, name: str) -> float:
         with urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
-        (value,) = [line.split()[1] for line in lines if line.startswith(f"threadline_translator_{name}")]
+        (value,) = [line.split()[1] for line in lines if line.startswith(f"threadline_translator_{name} ")]
         return float(value)
 
 

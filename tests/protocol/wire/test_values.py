@@ -6,6 +6,7 @@ import collections
 import copy
 import enum
 import math
+import sys
 import threading
 import types
 from array import array
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from pathlib import PurePosixPath
+from time import process_time
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -535,6 +537,16 @@ def test_a_value_that_is_too_large_is_replaced(value: Any) -> None:
         Packer(strict=True).pack(value)
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", [list, tuple, set, collections.deque, lambda many: {"a": list(many)}, dict.fromkeys])
+def test_millions_by_mistake_do_not_take_long(kind: Any) -> None:
+    value = kind(range(1_000_000))
+    before = process_time()
+    (found,) = arrived(value)
+    assert found["bytes"] > MOST_BYTES
+    assert process_time() - before < 0.2  # written, they would take seconds
+
+
 def test_a_large_array_costs_only_itself() -> None:
     """It is not even copied, and what stands beside it is kept."""
     packer = Packer()
@@ -560,6 +572,14 @@ def test_shapes_and_types_are_not_remembered_for_ever() -> None:
         packer.pack(type(f"Made{number}", (tuple,), {"_fields": ("a",)})((1,)))
         packer.pack(type(f"Made{number}", (int,), {})(1))
     assert all(len(known) <= values.MOST_SHAPES for known in (packer._shapes, packer._readers, packer._converters))
+
+
+def test_keys_that_are_no_names_are_not_remembered_at_all() -> None:
+    key = Point(1, 2)
+    packer = Packer()
+    before = sys.getrefcount(key)
+    packer.pack({key: 1})
+    assert sys.getrefcount(key) == before
 
 
 def test_equal_names_are_one_shape() -> None:

@@ -1,0 +1,222 @@
+"""An agent that nobody answers: what it writes, remembers and leaves behind. That it is heard, too, is for the system
+tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge_agent.agent import Agent, AgentFailed, default_agent, host_name
+from edge_agent.config import ConfigError, Settings
+from edge_agent.recovery import CRASH
+from edge_agent.spool import Spool, SpoolLocked
+from edge_agent.transport import Client
+from protocol.ids import StreamId
+from protocol.records import Delivery, End, Gap, Origin, OriginKind, Status
+from protocol.wire.batch import decode_batch
+from protocol.wire.sections import EventKind, Kind
+from tests.support.waiting import wait_until
+from threadline.lab import free_port
+
+CHILD = """
+import os, sys
+from edge_agent.agent import Agent
+from edge_agent.config import Settings
+from tests.edge_agent.test_agent import event, settings
+agent = Agent(settings(sys.argv[1], **eval(sys.argv[2]))).start()
+for key in range(100_000):
+    agent.put(event(key), 100)
+    if agent.durable:
+        agent.flush()
+    os.write(1, b"%d\\n" % key)
+"""
+
+
+def settings(folder: Path | str, **options: Any) -> Settings:
+    return Settings(name="pump-7", gateway="127.0.0.1:9", spool=str(folder), **options)
+
+
+def event(key: int) -> tuple[Any, ...]:
+    return (Kind.EVENT, EventKind.TASK_ENDED, key, key, 0, "", [])
+
+
+def records(folder: Path) -> list[Any]:
+    """What is in the spool, but for reports of how the agent is."""
+    with Spool.open(folder / "up") as spool:
+        found = [each for entry in spool.entries() for each in decode_batch(entry.data, "pump-7").records()]
+    return [each for each in found if not isinstance(each, Status)]
+
+
+@pytest.fixture(autouse=True)
+def no_long_goodbyes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nobody to say it to."""
+    close = Client.close
+    monkeypatch.setattr(Client, "close", lambda client, timeout: close(client, timeout=0.0))
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    with Agent(settings(tmp_path)) as made:
+        yield made
+        made.close(0.0)
+
+
+def test_an_agent_needs_a_gateway(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no gateway"):
+        Agent(Settings(name="pump-7", spool=str(tmp_path)))
+
+
+def test_what_is_not_acknowledged_stays_for_the_next_start(agent: Agent, tmp_path: Path) -> None:
+    for key in range(3):
+        agent.put(event(key), 100)
+    agent.flush(5.0)
+    assert agent.close(0.0) >= 1
+    found = records(tmp_path)
+    assert [each.key for each in found if hasattr(each, "key")] == [0, 1, 2]
+    assert isinstance(found[-1], End) or any(isinstance(each, End) for each in found)
+    with Agent(settings(tmp_path)) as again:
+        assert again.epoch.counter == agent.epoch.counter + 1
+        assert again.epoch.nonce != agent.epoch.nonce
+        again.close(0.0)
+    assert not [each for each in records(tmp_path) if isinstance(each, Gap)], "it had ended as it should"
+
+
+def test_nothing_follows_the_end(agent: Agent, tmp_path: Path) -> None:
+    agent.put(event(0), 100)
+    agent.close(0.0)
+    agent.emit(Gap("late", 1, 1))
+    agent.close(0.0)
+    with Spool.open(tmp_path / "up") as spool:
+        *_, last = (list(decode_batch(entry.data, "pump-7").records()) for entry in spool.entries())
+    assert isinstance(last[0], End) or isinstance(last[-1], End)
+
+
+def test_keys_count_from_zero(agent: Agent) -> None:
+    assert [agent.new_key() for _ in range(3)] == [0, 1, 2]
+
+
+def test_a_spool_has_one_agent(agent: Agent, tmp_path: Path) -> None:
+    with pytest.raises(SpoolLocked, match=str(os.getpid())):
+        Agent(settings(tmp_path))
+
+
+def test_a_delivery_of_very_many_origins_is_told_in_parts(agent: Agent, tmp_path: Path) -> None:
+    stream = StreamId("pump-7", agent.epoch.counter, "alerts", agent.epoch.nonce)
+    origins = tuple(Origin(OriginKind.SOURCE, stream, seq, seq) for seq in range(4_500))
+    agent.emit(Delivery(stream, 0, 9, "alert", origins))
+    agent.close(0.0)
+    parts = [each for each in records(tmp_path) if isinstance(each, Delivery)]
+    assert [len(each.origins) for each in parts] == [2_000, 2_000, 500]
+    assert [origin.seq for each in parts for origin in each.origins] == list(range(4_500))
+
+
+def test_status_says_how_it_is(agent: Agent, tmp_path: Path) -> None:
+    agent.put(event(0), 100)
+    agent.flush(5.0)
+    path = tmp_path / "status.json"
+    wait_until(path.exists, "the status file")
+    told = json.loads(path.read_text())
+    assert (told["agent"], told["pid"], told["epoch"]) == ("pump-7", os.getpid(), agent.epoch.counter)
+    assert agent.status()["dropped"] == 0
+    agent.close(0.0)
+    assert json.loads(path.read_text())["pid"] is None
+
+
+def test_an_agent_that_was_stopped_by_a_defect_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = Agent(settings(tmp_path, when_full="block", memory_bytes=64 << 10))
+
+    def defect(*_: Any) -> float:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr(made._uplink, "step", defect)
+    made.start()
+    wait_until(lambda: made.failure, "the thread to end")
+    with pytest.raises(AgentFailed, match="ZeroDivisionError"):
+        made.flush(5.0)
+    putting = threading.Thread(target=lambda: [made.put(event(key), 100) for key in range(2_000)])
+    putting.start()
+    putting.join(5.0)
+    assert not putting.is_alive(), "nobody waits for room that is not made any more"
+    assert "stopped by a defect" in caplog.text
+    made.close(0.0)
+
+
+# kill -9
+
+
+def killed(folder: Path, count: int, **options: Any) -> int:
+    """Let a process capture events, and kill it after so many; how many it had captured."""
+    command = [sys.executable, "-c", CHILD, str(folder), repr(options)]
+    root = Path(__file__).parents[2]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=root, env={**os.environ, "PYTHONPATH": str(root)})
+    assert child.stdout is not None
+    for _ in range(count):
+        last = child.stdout.readline()
+    child.send_signal(signal.SIGKILL)
+    rest = child.stdout.read().split(b"\n")[:-1]
+    child.wait()
+    child.stdout.close()
+    return int(rest[-1] if rest else last) + 1
+
+
+def after_restart(folder: Path) -> tuple[list[int], Gap]:
+    """The events of the killed process, and what the next one says of it."""
+    with Agent(settings(folder)) as agent:
+        agent.close(0.0)
+    found = records(folder)
+    (gap,) = [each for each in found if isinstance(each, Gap)]
+    return [each.number for each in found if hasattr(each, "number")], gap
+
+
+def test_a_killed_agent_that_was_to_be_durable_has_lost_nothing(tmp_path: Path) -> None:
+    captured = killed(tmp_path, 30, durable=True, fsync="never")
+    numbers, gap = after_restart(tmp_path)
+    assert numbers[:captured] == list(range(captured))
+    assert len(numbers) - captured <= 1, "the one that was being captured"
+    assert (gap.reason, gap.next_event) == (CRASH, len(numbers))
+
+
+def test_a_killed_agent_tells_where_its_records_end(tmp_path: Path) -> None:
+    captured = killed(tmp_path, 20_000, flush_s=0.02, fsync="never")
+    numbers, gap = after_restart(tmp_path)
+    assert numbers == list(range(len(numbers)))
+    assert len(numbers) <= captured
+    assert (gap.reason, gap.next_event, gap.epoch) == (CRASH, len(numbers), 1)
+
+
+# A program's own agent
+
+
+def test_processes_of_one_program_do_not_share_a_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THREADLINE_GATEWAY", f"127.0.0.1:{free_port()}")
+    monkeypatch.setenv("THREADLINE_AGENT", "a-name-of-23-characters")
+    monkeypatch.setenv("THREADLINE_SPOOL", str(tmp_path / "spool"))
+    agents = [default_agent() for _ in range(3)]
+    try:
+        assert [agent.name for agent in agents] == [
+            "a-name-of-23-characters",
+            "a-name-of-23-characte-2",
+            "a-name-of-23-characte-3",
+        ]
+        assert len({agent.folder for agent in agents}) == 3
+    finally:
+        for agent in agents:
+            agent.close(0.0)
+
+
+def test_a_program_without_a_name_has_that_of_its_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "Pump_7.plant.example.org-very-long")
+    assert host_name() == "pump-7-plant-example-or"
+    monkeypatch.setattr("socket.gethostname", lambda: "")
+    assert host_name() == "agent"
