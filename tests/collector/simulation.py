@@ -22,7 +22,7 @@ from typing import Any
 
 from collector.log import LogError
 from collector.quarantine import Quarantine
-from collector.registry import Registry, RegistryError, RegistryUnavailable
+from collector.registry import RegistryError, RegistryUnavailable
 from collector.shard_log import ShardLog
 from edge_agent.config import Settings
 from edge_agent.epoch import Epoch, begin_epoch
@@ -37,6 +37,7 @@ from protocol.records import Declared, Delivery, End, Origin, OriginKind, Progre
 from protocol.wire.answers import Logged, decode_answer, encode_answer
 from protocol.wire.sections import EventKind, Kind, pending
 from protocol.wire.values import Packer
+from tests.collector.agents import QuickRegistry
 
 SHARD = 3
 SEGMENT_BYTES = 2_000
@@ -218,7 +219,7 @@ class Device:
         self.memory.close()
 
 
-class FlakyRegistry(Registry):
+class FlakyRegistry(QuickRegistry):
     """A registry whose disk is full now and then."""
 
     is_full = False

@@ -147,7 +147,7 @@ def by_seed(seed: int) -> tuple[list[Step], dict[str, Any], int]:
 FIRST_SEED = int(os.environ.get("SIMULATION_SEED", "0"))
 
 
-@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + 30))
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + 20))
 def test_long_runs(tmp_path: Path, seed: int) -> None:
     """To run one again: SIMULATION_SEED=17 pytest ... -k 17."""
     simulate(tmp_path, seed, *by_seed(seed))
@@ -184,7 +184,7 @@ def test_runs_that_shrink(
 def test_the_runs_are_hard_enough(tmp_path: Path) -> None:
     """A check of the simulation itself: what it is meant to do to us does happen."""
     happened: Counter[str] = Counter()
-    for seed in range(12):
+    for seed in range(6):
         world = simulate(tmp_path / f"{seed}", seed, *by_seed(seed))
         happened["killed"] += sum(life.killed for life in world.lives)
         happened["ended"] += sum(life.ended for life in world.lives)
@@ -193,10 +193,10 @@ def test_the_runs_are_hard_enough(tmp_path: Path) -> None:
             if entry.kind is Kind.GAP:
                 happened[entry.record.reason.partition(":")[0]] += 1
         happened["segments"] += LogReader(world.log).end(SHARD).segment
-    assert happened["killed"] > 50
-    assert happened["ended"] > 20
-    assert happened["crash"] > 50
-    assert happened["dropped"] > 5
-    assert happened["RETIRE"] > 5
-    assert happened["segments"] > 50
-    assert min(happened[kind.name] for kind in (Kind.EVENT, Kind.SOURCE, Kind.DELIVERY, Kind.PROGRESS)) > 30
+    assert happened["killed"] > 20
+    assert happened["ended"] > 10
+    assert happened["crash"] > 20
+    assert happened["dropped"] > 3
+    assert happened["RETIRE"] > 2
+    assert happened["segments"] > 20
+    assert min(happened[kind.name] for kind in (Kind.EVENT, Kind.SOURCE, Kind.DELIVERY, Kind.PROGRESS)) > 10
