@@ -430,16 +430,16 @@ class Agent:
 
     def _finish(self, deadline: float) -> None:
         self._finishing = True
-        self._outbox.finish()
         try:
             self.flush(max(1.0, deadline - monotonic()))
             if self._comes_true(lambda: not any(send.waiting for send in self._sends.values()), deadline):
                 # Without an End the next start says that something was lost.
                 self.emit(End(time_ns() // 1_000_000))
                 self._ended = True
-                self.flush(max(1.0, deadline - monotonic()))
             else:
                 _LOG.error("the last tuples for other agents are not on disk agent=%s", self.name)
+            self._outbox.finish()
+            self.flush(max(1.0, deadline - monotonic()))
         except (TimeoutError, AgentFailed) as error:
             _LOG.error("the last records are not on disk agent=%s error=%s", self.name, error)
         self._comes_true(lambda: not (self.left or self._unanswered or self._answers_in_flight), deadline)
@@ -469,6 +469,7 @@ class Agent:
         self._write_status({**self.status(), "pid": None})
         for send in self._sends.values():
             send.close()
+        self._outbox.end()
         self._spool.close()
         self._memory.close()
 

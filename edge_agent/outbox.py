@@ -20,7 +20,7 @@ from edge_agent.epoch import Epoch
 from edge_agent.giving_up import replacement
 from edge_agent.grouping import Group
 from edge_agent.memory import Memory, Progressed
-from edge_agent.spool import Spool, SpoolError, SpoolFull
+from edge_agent.spool import Spool, SpoolError, SpoolFull, SpoolUnwritable, Syncer, Unsynced
 from protocol.records import Gap, Lost
 from protocol.structs import Struct
 from protocol.wire.batch import Header, encode_batch
@@ -123,6 +123,9 @@ class Outbox:
         self._has_begun = False
         self._flush_at = _NEVER
         self._retry_at = 0.0
+        self._syncer = Syncer()
+        self._syncing: Unsynced | None = None
+        self._sync_at = _NEVER
 
     def begin(self, left: bytes | None = None) -> None:
         """Write what was put so far, before the program can say anything: what an earlier process had no room for, and
@@ -178,6 +181,10 @@ class Outbox:
         with self._condition:
             self._woken = True
             self._condition.notify_all()
+
+    def end(self) -> None:
+        """The writing thread has ended."""
+        self._syncer.close()
 
     def close(self) -> None:
         """Nobody need wait for room any more."""
@@ -259,7 +266,7 @@ class Outbox:
         if now < self._retry_at:
             return self._retry_at
         unfinished = self._taken or self._afters or self._ready
-        if self._urgent or unfinished or now >= min(self._flush_at, self._closing_at()):
+        if self._urgent or unfinished or now >= min(self._flush_at, self._closing_at(), self._sync_at):
             try:
                 self._write(now)
             except (SpoolError, OSError) as error:
@@ -268,7 +275,7 @@ class Outbox:
             if self.trouble:
                 _LOG.warning("records are written again agent=%s", self._agent)
                 self._end_trouble()
-        return min(self._flush_at, self._closing_at())
+        return min(self._flush_at, self._closing_at(), self._sync_at)
 
     def _meet_trouble(self, error: Exception, now: float) -> None:
         """What could not be written waits; and who has asked for it waits too, so that no more is in memory only."""
@@ -315,15 +322,33 @@ class Outbox:
             self._close(self._group)
         self._journal()
         durable = any(after.durable for after in self._afters)
-        if durable or self._settings.fsync == "interval":
-            self._spool.sync(force=durable)
-        self._memory.keep(self.state, durable=durable or self._settings.fsync != "never")
+        if durable:
+            self._spool.sync(force=True)
+        elif self._settings.fsync == "interval":
+            self._sync_aside(now)
+        self._memory.keep(self.state, durable=durable)
         self._has_begun = True
         while self._afters:
             self._afters[0].action()
             self._free(self._afters.popleft().size)
         # What came meanwhile has waited since then: a disk that is slow must not make it wait twice.
         self._flush_at = now + self._settings.flush_s if self._queue else _NEVER
+
+    def _sync_aside(self, now: float) -> None:
+        """Have it synced while we go on: what is captured meanwhile must not wait for a slow disk."""
+        self._sync_at = now + self._settings.flush_s if self._syncer.busy else _NEVER
+        if self._syncer.busy:
+            return
+        error = self._syncer.error
+        if self._syncing is not None:
+            self._spool.synced(self._syncing, failed=error is not None)
+            self._syncing = None
+        if error is not None:
+            self._syncer.error = None
+            raise SpoolUnwritable(f"the spool of {self._agent!r} cannot be synced: {error}") from error
+        self._syncing = self._spool.unsynced()
+        if self._syncing is not None:
+            self._syncer.order(self._syncing.handles)
 
     def _sort_taken(self, now: float) -> None:
         while self._taken:

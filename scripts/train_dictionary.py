@@ -28,6 +28,8 @@ from typing import Any
 
 import zstandard
 
+from edge_agent.giving_up import REASON
+from edge_agent.recovery import CRASH
 from edge_agent.stream import run
 from protocol.records import Declared, End, Gap, Lost, Record, Status
 from protocol.wire.compression import deflate, zstd_writer
@@ -192,7 +194,9 @@ def _add_query(
     plan = import_module(f"edge_agent.queries.{query}").build()
     since = _clock_ms(dice) // DAY_MS * DAY_MS
     records: list[Record] = []
-    run(plan, {source: ((since + ts, value) for ts, value in generate(**sizes))}, agent=agent, emit=records.append)
+    # A list: how often progress is told of a generator depends on how quickly its items come.
+    items = [(since + ts, value) for ts, value in generate(**sizes)]
+    run(plan, {source: items}, agent=agent, emit=records.append)
     packer = Packer()
     rows = (pending(record, packer) for record in records)
     for _, group in itertools.islice(_grouped(rows, dice), 60):
@@ -207,11 +211,11 @@ def _add_documents(found: Corpus, dice: random.Random, words: Vocabulary) -> Non
     sent = dice.randrange(100_000)
     link = {
         "state": "active",
-        "rtt_ms": round(dice.uniform(1, 400), 1),
+        "round_trip_s": dice.uniform(0.001, 0.4),
         "sent": sent,
         "resent": dice.randrange(sent + 1) // 10,
         "reconnects": dice.randrange(5),
-        "congested": dice.randrange(5),
+        "congestion": dice.randrange(5),
     }
     counts = {
         name: (dice.randrange(10**6), dice.randrange(10**5), dice.randrange(10), dice.randrange(10**4))
@@ -220,17 +224,12 @@ def _add_documents(found: Corpus, dice: random.Random, words: Vocabulary) -> Non
     status = Status(ts, dice.randrange(50), dice.randrange(10**6), dice.randrange(20), 0, 0, link, counts)
     found.add("status", [pending(status, packer)], agent)
     first = dice.randrange(10_000)
-    gap = Gap(
-        dice.choice(("crash", "full", "refused")),
-        dice.randrange(20),
-        dice.getrandbits(64),
-        (first, first + dice.randrange(100)),
-        (Lost(names[0], first, first + dice.randrange(1_000)),),
-        (first, first + dice.randrange(100)),
-        ((names[1], ts, ts),),
-        ((names[2], first),),
-    )
-    found.add("gaps and ends", [pending(gap, packer)], agent)
+    epoch, nonce = dice.randrange(20), dice.getrandbits(64)
+    lost, last = (Lost(names[0], first, first + dice.randrange(1_000)),), first + dice.randrange(100)
+    dropped = Gap(REASON, epoch, nonce, (first, last), lost, dice.choice((None, (first, last))))
+    crashed = Gap(CRASH, epoch, nonce, progress=((names[1], ts, ts),), next_seqs=((names[2], first),), next_event=last)
+    for gap in (dropped, crashed):
+        found.add("gaps and ends", [pending(gap, packer)], agent)
     found.add("gaps and ends", [pending(End(ts), packer)], agent)
 
 

@@ -9,7 +9,8 @@ from edge_agent.spool.errors import (
     SpoolUnusable,
     SpoolUnwritable,
 )
-from edge_agent.spool.spool import Entry, Fsync, Spool
+from edge_agent.spool.spool import Entry, Fsync, Spool, Unsynced
+from edge_agent.spool.syncer import Syncer
 
 __all__ = [
     "Entry",
@@ -22,4 +23,6 @@ __all__ = [
     "SpoolLocked",
     "SpoolUnusable",
     "SpoolUnwritable",
+    "Syncer",
+    "Unsynced",
 ]

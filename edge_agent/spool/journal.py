@@ -20,7 +20,10 @@ _NONE = -1
 class Journal:
     """One file, opened when the first piece is written. It is cut when it is empty and larger than `roomy_bytes`."""
 
-    __slots__ = ("_end", "_fd", "_path", "_roomy_bytes", "holds_synced", "is_synced", "newest", "size_bytes")
+    __slots__ = (
+        *("_end", "_fd", "_path", "_roomy_bytes"),
+        *("holds_synced", "is_synced", "newest", "round", "size_bytes", "writes"),
+    )
 
     def __init__(self, path: Path, roomy_bytes: int) -> None:
         self._path = path
@@ -30,6 +33,8 @@ class Journal:
         self.size_bytes = 0
         self.newest = _NONE
         """The number of the newest piece's entry."""
+        self.writes = self.round = 0
+        """How often something was written, and how often the room was used again."""
         self.is_synced = True
         self.holds_synced = False
         """Pieces are here whose writer was told that they are on the disk."""
@@ -74,8 +79,13 @@ class Journal:
         self._end += len(frame)
         self.size_bytes = max(self.size_bytes, self._end)
         self.newest = number
+        self.writes += 1
         self.is_synced = durable
         self.holds_synced = self.holds_synced or durable
+
+    def handle(self) -> int:
+        """Another handle of the file, for somebody else to sync and to close."""
+        return os.dup(self._opened())
 
     def sync(self) -> None:
         """Return when all pieces are on the disk."""
@@ -90,6 +100,7 @@ class Journal:
             try_truncate(fd, 0)
             self.size_bytes = os.fstat(fd).st_size
         self._end = 0
+        self.round += 1
         self.is_synced = True
         self.holds_synced = False
 

@@ -34,7 +34,7 @@ def head_of_segment(first: int, marks: bytes) -> bytes:
 class Segment:
     """Only a segment made by `create` takes entries, until `close`. The others are opened when they are read."""
 
-    __slots__ = ("_fd", "first", "is_synced", "offsets", "path", "replaced_through", "size_bytes")
+    __slots__ = ("_fd", "first", "is_synced", "offsets", "path", "replaced_through", "size_bytes", "writes")
 
     def __init__(self, path: Path, first: int, size_bytes: int = 0) -> None:
         self.path = path
@@ -45,6 +45,8 @@ class Segment:
         self.replaced_through: int | None = None
         """The last number for which the only entry stands, if this is a replacement."""
         self.is_synced = False
+        self.writes = 0
+        """How many entries this process has appended."""
         self._fd = -1
 
     @classmethod
@@ -152,6 +154,7 @@ class Segment:
         self.offsets.append(offset)
         self.size_bytes = offset + len(frame)
         self.is_synced = durable
+        self.writes += 1
 
     def read(self, number: int) -> tuple[int, int, bytes] | None:
         """What stands for this readable number: first and last number and the bytes. None: it has rotted since."""
@@ -176,6 +179,10 @@ class Segment:
         # Blocks that cannot be read may follow: ask for no byte more than is needed.
         offset = self.offsets[index]
         return min(offset + frame_bytes(os.pread(self._opened(), HEADER_BYTES, offset)), self.size_bytes)
+
+    def handle(self) -> int:
+        """Another handle of the file, for somebody else to sync and to close."""
+        return os.dup(self._opened())
 
     def sync(self) -> None:
         """Return when all of it is on the disk."""

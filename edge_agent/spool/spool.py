@@ -56,6 +56,15 @@ class Entry(NamedTuple):
     data: bytes
 
 
+class Unsynced(NamedTuple):
+    """Handles of files that were written and not synced, and how far each had been written."""
+
+    handles: list[int]
+    written: list[tuple[Segment | Journal, int]]
+    round: int
+    folder: bool
+
+
 def _no_marks() -> bytes:
     return b""
 
@@ -276,6 +285,40 @@ class Spool:
             self._sync_folder()
         except OSError as error:
             raise SpoolUnwritable(f"spool {self._folder}: {error}") from error
+        self._rewind_journal()
+
+    def unsynced(self) -> Unsynced | None:
+        """What `sync` would sync now, for another thread to do it; say `synced` when it has. None: nothing."""
+        written: list[tuple[Segment | Journal, int]] = [
+            (each, each.writes) for each in self._segments if not each.is_synced
+        ]
+        if not self._journal.is_synced:
+            written.append((self._journal, self._journal.writes))
+        if not written and self._is_folder_synced:
+            return None
+        try:
+            handles = [each.handle() for each, _ in written]
+            if not self._is_folder_synced:
+                handles.append(os.dup(self._folder_fd))
+        except OSError as error:
+            raise SpoolUnwritable(f"spool {self._folder}: {error}") from error
+        unsynced = Unsynced(handles, written, self._journal.round, not self._is_folder_synced)
+        self._is_folder_synced = True
+        return unsynced
+
+    def synced(self, unsynced: Unsynced, *, failed: bool = False) -> None:
+        """Another thread has synced that, or has failed to; what was written since then is not part of it."""
+        if failed:
+            self._is_folder_synced = self._is_folder_synced and not unsynced.folder
+            return
+        for file, writes in unsynced.written:
+            if file.writes == writes:
+                file.is_synced = True
+        if self._journal.round == unsynced.round and any(file is self._journal for file, _ in unsynced.written):
+            self._journal.holds_synced = True
+        for segment in self._segments:
+            if segment.is_synced and segment is not self._active and segment is not self._reading:
+                segment.close()
         self._rewind_journal()
 
     def release(self, through: int) -> None:

@@ -48,6 +48,7 @@ def _judge_life(life: Life, log: list[Entry], in_order: bool) -> None:
     assert seqs == sorted(seqs)
     assert set(seqs) | given_up == set(range(max([-1, *seqs, *given_up]) + 1))
     assert not given_up & {each.seq for each in mine if each.kind not in _SAYS_NOTHING}
+    assert sum(each.kind is Kind.PLAN for each in mine) <= 1, "a plan told twice"
     ends = [each.seq for each in mine if each.kind is Kind.END]
     assert not ends or ends == [max(seqs)], "something follows the end"
     # Captured events: each once, and what is missing is named, or was not on disk when the agent was killed.

@@ -18,6 +18,7 @@ from protocol.records import Declared, Delivery, End, Gap, Progress, SourcePaylo
 from protocol.wire.batch import decode_batch, read_header
 from protocol.wire.sections import Kind
 from tests.edge_agent.records import AGENT, ALERTS, EPOCH, EVENT_BYTES, STREAM, Bench, begun, crashed, ended
+from tests.support.waiting import wait_until
 
 LEAST_MEMORY_BYTES = 64 << 10
 
@@ -125,6 +126,8 @@ def test_flush_syncs_whatever_the_policy_says(tmp_path: Path, monkeypatch: pytes
         bench.put(begun(0))
         bench.step()
         bench.step(0.2)
+        if fsync == "interval":
+            wait_until(lambda: bool(synced), "a sync aside")
         assert bool(synced) == (fsync != "never")
         bench.put(begun(1))
         with pytest.raises(TimeoutError):
@@ -132,6 +135,67 @@ def test_flush_syncs_whatever_the_policy_says(tmp_path: Path, monkeypatch: pytes
         synced.clear()
         bench.step()
         assert any(path.endswith("journal") for path in synced)
+
+
+def test_a_slow_sync_keeps_nothing_from_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = threading.Event()
+    monkeypatch.setattr(os, "fdatasync", lambda fd: slow.wait(30))
+    try:
+        with Bench(tmp_path / "agent", fsync="interval", flush_s=0.1, batch_age_s=3600) as bench:
+            for key in range(3):  # the first sync has not come back yet when the others are due
+                bench.put(begun(key))
+                bench.step()
+                bench.step(0.2)
+            assert [each.number for each in records_after_crash(crashed(tmp_path / "agent"))] == [0, 1, 2]
+            slow.set()
+    finally:
+        slow.set()
+
+
+def test_a_sync_that_is_skipped_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = threading.Event()
+    synced: list[str] = []
+
+    def sync(fd: int) -> None:
+        slow.wait(30)
+        synced.append(path_of(fd))
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    with Bench(tmp_path, fsync="interval", flush_s=0.1, batch_age_s=3600) as bench:
+        for key in range(2):
+            bench.put(begun(key))
+            bench.step()
+            bench.step(0.2)
+        slow.set()
+        wait_until(lambda: not bench.outbox._syncer.busy, "the first sync")
+        before = len(synced)
+        assert before > 0
+        bench.step(0.4)
+        wait_until(lambda: len(synced) > before, "the sync of what came meanwhile")
+
+
+def test_a_sync_that_fails_is_told_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = [True]
+    real = os.fdatasync
+
+    def sync(fd: int) -> None:
+        if failing:
+            raise OSError(5, "Input/output error")
+        real(fd)
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    with Bench(tmp_path, fsync="interval", flush_s=0.1, batch_age_s=3600) as bench:
+        bench.put(begun(0))
+        bench.step()
+        bench.step(0.2)
+        wait_until(lambda: bench.outbox._syncer.error is not None, "the error")
+        bench.put(begun(1))
+        bench.step()
+        bench.step(0.4)
+        assert "cannot be synced" in bench.outbox.trouble
+        failing.clear()
+        bench.step(2.0)
+        assert bench.outbox.trouble == ""
 
 
 def test_a_flush_that_takes_too_long_says_why(tmp_path: Path, disk: list[str]) -> None:

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from edge_agent.spool import Fsync, Spool
+from edge_agent.spool import Fsync, Spool, Unsynced
 from tests.edge_agent.spool.folders import crashed, ones, spoil
 
 POLICIES: list[Fsync] = ["batch", "interval", "never"]
@@ -140,3 +141,52 @@ def test_a_piece_may_be_for_a_later_entry(tmp_path: Path) -> None:
     with Spool.open(tmp_path) as spool:
         assert spool.recovered_journal == [b"for one"]
         assert spool.next == 1
+
+
+def test_the_journal_waits_for_a_sync_on_another_thread(tmp_path: Path) -> None:
+    """Pieces that are safe are not written over before the entry that they are part of is safe too."""
+    folder = tmp_path / "spool"
+    with Spool.open(folder, fsync="interval") as spool:
+        spool.journal(b"first")
+        pieces = spool.unsynced()
+        assert pieces is not None
+        sync_all(pieces)
+        spool.synced(pieces)
+        assert spool.unsynced() is None
+        spool.append(b"entry of first")
+        spool.journal(b"second")
+        size_bytes = (folder / "journal").stat().st_size
+        entry = spool.unsynced()
+        assert entry is not None
+        spool.append(b"entry of second")
+        assert b"first" in (folder / "journal").read_bytes()
+        sync_all(entry)
+        spool.synced(entry)  # of the first entry; the second came later
+        assert b"first" in (folder / "journal").read_bytes()
+        rest = spool.unsynced()
+        assert rest is not None
+        sync_all(rest)
+        spool.synced(rest)
+        spool.journal(b"third")
+        assert (folder / "journal").stat().st_size == size_bytes, "the room is used again"
+        assert b"first" not in (folder / "journal").read_bytes()
+
+
+def test_a_sync_that_failed_leaves_it_to_be_done(tmp_path: Path) -> None:
+    with Spool.open(tmp_path / "spool", fsync="interval") as spool:
+        spool.append(b"entry")
+        unsynced = spool.unsynced()
+        assert unsynced is not None
+        sync_all(unsynced)
+        spool.synced(unsynced, failed=True)
+        again = spool.unsynced()
+        assert again is not None
+        sync_all(again)
+        spool.synced(again)
+        assert spool.unsynced() is None
+
+
+def sync_all(unsynced: Unsynced) -> None:
+    for handle in unsynced.handles:
+        os.fdatasync(handle)
+        os.close(handle)

@@ -1,0 +1,46 @@
+"""Syncs files on a thread of its own: a slow disk takes its time, and whoever writes goes on writing meanwhile."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from queue import SimpleQueue
+
+
+class Syncer:
+    """One sync at a time. The thread starts with the first one."""
+
+    def __init__(self) -> None:
+        self._orders: SimpleQueue[Sequence[int] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self.busy = False
+        """Something was ordered and is not done yet."""
+        self.error: OSError | None = None
+        """How the last sync failed; None if it did not."""
+
+    def order(self, handles: Sequence[int]) -> None:
+        """Sync the files behind these handles, which are closed afterwards."""
+        self.busy = True
+        self.error = None
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="sync", daemon=True)
+            self._thread.start()
+        self._orders.put(handles)
+
+    def close(self) -> None:
+        """Finish what was ordered, and end."""
+        if self._thread is not None:
+            self._orders.put(None)
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (handles := self._orders.get()) is not None:
+            for handle in handles:
+                try:
+                    os.fdatasync(handle)
+                except OSError as error:
+                    self.error = error
+                finally:
+                    os.close(handle)
+            self.busy = False

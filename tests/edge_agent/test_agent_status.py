@@ -1,0 +1,133 @@
+"""How an agent is, read from its folder by another process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge_agent.agent import Agent
+from edge_agent.agent_status import StatusError, read_status, status_text
+from edge_agent.config import Settings
+from edge_agent.stream import Plan
+from edge_agent.transport import Client
+from tests.edge_agent.spooled import NOWHERE
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(autouse=True)
+def no_long_goodbyes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nobody to say it to."""
+    close = Client.close
+    monkeypatch.setattr(Client, "close", lambda client, timeout: close(client, timeout=0.0))
+
+
+def settings(folder: Path) -> Settings:
+    return Settings(name="hub", gateway=NOWHERE, spool=str(folder), fsync="never")
+
+
+def plan() -> Plan:
+    made = Plan("relay")
+    made.receive("numbers", "car-7").send("squares", to=["lab"])
+    return made
+
+
+def test_a_running_agent_and_one_that_has_ended(tmp_path: Path) -> None:
+    with Agent(settings(tmp_path), plan().document()) as agent:
+        wait_until((tmp_path / "status.json").exists, "a status")
+        running = read_status(settings(tmp_path))
+        agent.close(0.0)
+    ended = read_status(settings(tmp_path))
+    assert (running["running"], ended["running"]) == (True, False)
+    assert running["pid"] and ended["pid"] is None
+    assert (ended["agent"], ended["epoch"], ended["batches"], ended["unacknowledged"]) == ("hub", 1, 1, 1)
+    assert ended["sends"] == {
+        "squares": {"not_taken": 0, "bytes": ended["sends"]["squares"]["bytes"], "given_up": 0, "trouble": ""}
+    }
+    assert ended["receives"] == {"car-7/numbers": 0}
+    text = status_text(running, as_json=False)
+    assert text.startswith(f"agent hub, epoch 1: running, pid {running['pid']}\n")
+    assert "  sends           squares: 0 messages not taken yet, 0 tuples given up\n" in text
+    assert "  receives        car-7/numbers: 0 messages taken\n" in text
+    assert "agent hub, epoch 1: not running\n" in status_text(ended, as_json=False)
+    assert json.loads(status_text(ended, as_json=True)) == ended
+
+
+def test_an_agent_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    folder = tmp_path / "threadline" / "hub"
+    with Agent(settings(folder)) as agent:
+        agent.close(0.0)
+    assert read_status(Settings(name="hub"))["agent"] == "hub"
+    with pytest.raises(StatusError, match=r"no agent has its spool in .*threadline/other"):
+        read_status(Settings(name="other"))
+
+
+def test_a_file_that_is_no_status_is_said_to_be_none(tmp_path: Path) -> None:
+    (tmp_path / "status.json").write_text('{"agent": "hu')
+    with pytest.raises(StatusError, match="cannot be read"):
+        read_status(settings(tmp_path))
+
+
+def test_a_status_is_replaced_and_never_half_written(tmp_path: Path) -> None:
+    (tmp_path / "status.json").write_text("whole")
+    before = (tmp_path / "status.json").stat().st_ino
+    with Agent(settings(tmp_path)) as agent:
+        agent.close(0.0)
+    assert (tmp_path / "status.json").stat().st_ino != before
+    assert [path.name for path in tmp_path.glob("status*")] == ["status.json"]
+
+
+def shown(**changes: Any) -> list[str]:
+    status = {
+        "agent": "hub",
+        "pid": 17,
+        "running": True,
+        "epoch": 3,
+        "batches": 12,
+        "unacknowledged": 2,
+        "spool_bytes": 4_000,
+        "spool_most_bytes": 65_536,
+        "dropped": 5,
+        "replaced": 1,
+        "resent_batches": 4,
+        "duplicate_agent": False,
+        "trouble": "",
+        "sends": {},
+        "receives": {},
+        "link": {"state": "connected", "round_trip_s": 0.0123, "sent": 40, "resent": 2, "reconnects": 1},
+    }
+    return status_text(status | changes, as_json=False).splitlines()
+
+
+def test_what_people_read() -> None:
+    assert shown() == [
+        "agent hub, epoch 3: running, pid 17",
+        "  spool           4000 of 65536 bytes",
+        "  batches         10 acknowledged, 2 not yet, 4 sent again",
+        "  dropped         5 records",
+        "  not captured    1 values were replaced by placeholders",
+        "  link            connected, round trip 12 ms, 40 packets sent, 2 again, 1 reconnects",
+    ]
+
+
+def test_trouble_is_said() -> None:
+    lines = shown(
+        trouble="the disk is full",
+        duplicate_agent=True,
+        sends={"sums": {"not_taken": 7, "given_up": 30, "trouble": "the spool is full"}},
+        link={"state": "waiting", "round_trip_s": None, "sent": 0, "resent": 0, "reconnects": 0},
+    )
+    assert "  sends           sums: 7 messages not taken yet, 30 tuples given up" in lines
+    assert "  link            waiting, round trip unknown, 0 packets sent, 0 again, 0 reconnects" in lines
+    assert lines[-3:] == [
+        "  trouble         the disk is full",
+        "  trouble         the spool is full",
+        "  trouble         another agent uses the same name",
+    ]
+
+
+def test_batches_of_earlier_epochs_that_are_left_make_no_negative_numbers() -> None:
+    assert "  batches         0 acknowledged, 20 not yet, 4 sent again" in shown(unacknowledged=20)

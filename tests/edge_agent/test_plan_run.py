@@ -1,0 +1,279 @@
+"""A plan in an agent: fed by its sources and by other agents, one crossing at a time, until all of them have ended."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge_agent.agent import Agent, AgentFailed
+from edge_agent.config import Settings
+from edge_agent.plan_run import PlanRun
+from edge_agent.spool import Spool
+from edge_agent.stream import Collect, Plan, StreamError
+from edge_agent.transport import Client
+from protocol.ids import StreamId
+from protocol.plan import PlanError
+from protocol.records import END_OF_TIME, Delivery, Origin, OriginKind, Received
+from protocol.wire.crossing import Crossing, decode_crossing
+from tests.edge_agent.spooled import NOWHERE, has_ended, spooled
+from tests.support.waiting import wait_until
+
+SPOOL = 4711
+
+
+@pytest.fixture(autouse=True)
+def no_long_goodbyes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nobody to say it to."""
+    close = Client.close
+    monkeypatch.setattr(Client, "close", lambda client, timeout: close(client, timeout=0.0))
+
+
+class Running:
+    """A plan that runs in an agent, and what other agents send it. Nobody answers."""
+
+    def __init__(self, folder: Path, plan: Plan, many_waiting: int = 50_000) -> None:
+        self.folder = folder
+        self.agent = Agent(Settings(name="hub", gateway=NOWHERE, spool=str(folder), fsync="never"), plan.document())
+        self.agent.start()
+        self.run = PlanRun(self.agent, plan, many_waiting)
+        self.error: BaseException | None = None
+        self.cpu_s = 0.0
+        self._next: dict[str, int] = {}
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.run.run()
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.cpu_s = time.thread_time()
+
+    def crosses(self, stream: str, *values: Any, watermark: int | None = None) -> None:
+        """A message with these values, which are their times as well."""
+        seq = self._next.setdefault(stream, 0)
+        self._next[stream] += 1
+        sender = StreamId("car-7", 1, stream, 77)
+        tuples = [(value, value, Origin(OriginKind.REMOTE, sender, value, value)) for value in values]
+        promised = max(values, default=0) if watermark is None else watermark
+        with self.agent.arrival:
+            self.agent.arrived.append(Crossing(sender, SPOOL, seq, tuples, promised, promised, False))
+            self.agent.arrival.notify_all()
+
+    def ends(self, timeout_s: float = 10.0) -> None:
+        self._thread.join(timeout_s)
+        assert not self._thread.is_alive(), "the plan has not ended"
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
+    def taken(self) -> int:
+        return sum(counts.taken for name, counts in self.run.engine.metrics.items() if name.startswith("from"))
+
+    def records(self) -> list[Any]:
+        """What is on disk in the end."""
+        self.agent.close(0.0)
+        return spooled(self.folder, "hub")
+
+
+Start = Callable[..., Running]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[Running] = []
+
+    def new(plan: Plan, **options: Any) -> Running:
+        started.append(Running(tmp_path, plan, **options))
+        return started[-1]
+
+    yield new
+    for each in started:
+        each.run.stop()
+        each.agent.close(0.0)
+
+
+def squares() -> Plan:
+    plan = Plan("squares")
+    plan.receive("numbers", "car-7", name="from car").map(lambda value: value * value).sink("squares")
+    return plan
+
+
+def delivered(records: list[Any], sink: str = "squares") -> list[Any]:
+    return [each.payload for each in records if isinstance(each, Delivery) and each.stream.name == sink]
+
+
+def test_it_ends_when_the_sender_has_ended_and_says_what_it_took(start: Start) -> None:
+    running = start(squares())
+    running.crosses("numbers", 1, 2)
+    running.crosses("numbers", 3)
+    running.crosses("numbers", watermark=END_OF_TIME)
+    running.ends()
+    assert not running.error
+    records = running.records()
+    assert delivered(records) == [1, 4, 9]
+    taken = [each for each in records if isinstance(each, Received)]
+    assert taken == [Received("car-7", "numbers", SPOOL, next_seq) for next_seq in (1, 2, 3)]
+    assert has_ended(records)
+
+
+def test_it_ends_when_its_sources_have_ended_as_well(start: Start) -> None:
+    gate = threading.Event()
+
+    def own() -> Iterator[tuple[int, int]]:
+        yield 5, 5
+        gate.wait(10)
+        yield 6, 6
+
+    plan = squares()
+    plan.source("own", own, live=True).sink("own values")
+    running = start(plan)
+    running.crosses("numbers", 2, watermark=END_OF_TIME)
+    wait_until(lambda: running.taken() == 1, "the crossing is taken while the source waits")
+    assert running.is_running
+    gate.set()
+    running.ends()
+    records = running.records()
+    assert (delivered(records), delivered(records, "own values")) == ([4], [5, 6])
+
+
+def test_while_nothing_comes_it_costs_nothing(start: Start) -> None:
+    running = start(squares())
+    running.crosses("numbers", 1)
+    time.sleep(0.5)
+    running.run.stop()
+    running.ends()
+    assert running.cpu_s < 0.1
+
+
+def union() -> Plan:
+    plan = Plan("union")
+    fast, slow = (plan.receive(name, "car-7", name=f"from {name}") for name in ("fast", "slow"))
+    fast.union(slow).sink("all")
+    return plan
+
+
+def test_a_stream_that_is_far_ahead_is_held_back_until_the_other_one_follows(start: Start) -> None:
+    running = start(union(), many_waiting=10)
+    running.crosses("slow", 0)
+    for at in range(0, 100, 5):
+        running.crosses("fast", *range(at, at + 5))
+        time.sleep(0.005)
+    wait_until(lambda: not running.agent.arrived, "everything was looked at")
+    time.sleep(0.3)
+    assert running.run.engine.waiting <= 15
+    held_back_at = running.taken()
+    running.crosses("slow", watermark=END_OF_TIME)
+    wait_until(lambda: running.taken() == 101, "what was held back is taken")
+    running.crosses("fast", watermark=END_OF_TIME)
+    running.ends()
+    assert held_back_at < 20
+    assert delivered(running.records(), "all") == [0, *range(100)]
+    assert running.cpu_s < 0.3, "it did not look again and again"
+
+
+def test_what_is_held_back_is_not_said_to_be_taken(start: Start) -> None:
+    running = start(union(), many_waiting=2)
+    for at in range(10):
+        running.crosses("fast", 2 * at, 2 * at + 1)
+        time.sleep(0.01)
+    wait_until(lambda: not running.agent.arrived, "everything was looked at")
+    running.run.stop()
+    running.ends()
+    said = [each.next_seq for each in running.records() if isinstance(each, Received)]
+    assert said == list(range(1, running.taken() // 2 + 1))
+    assert len(said) < 5
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_stop_ends_it_whatever_its_sources_do(start: Start, live: bool) -> None:
+    plan = squares()
+    plan.source("own", lambda: ((n, n) for n in range(10**9)), live=live).filter(lambda n: n < 3).sink("own values")
+    running = start(plan)
+    wait_until(lambda: running.run.engine.metrics["own"].taken > 5_000, "it runs")
+    running.run.stop()
+    running.ends()
+    records = running.records()
+    assert delivered(records, "own values") == [0, 1, 2]
+    assert has_ended(records)
+
+
+def test_nothing_comes_of_a_crossing_that_fails_so_that_it_can_come_again(start: Start) -> None:
+    plan = Plan("inverse")
+    received = plan.receive("numbers", "car-7", name="from car")
+    received.sink("seen")
+    received.map(lambda value: 12 // (value - 3)).sink("inverse")
+    running = start(plan)
+    running.crosses("numbers", 1, 2)
+    running.crosses("numbers", 3, 4)
+    running.ends()
+    assert isinstance(running.error, StreamError)
+    records = running.records()
+    assert (delivered(records, "inverse"), delivered(records, "seen")) == ([-6, -12], [1, 2])
+    assert [each.next_seq for each in records if isinstance(each, Received)] == [1]
+
+
+def test_payloads_are_told_as_they_were_when_they_came(start: Start) -> None:
+    seen: list[Any] = []
+
+    def spoil(values: list[int]) -> None:
+        values.clear()
+        seen.append(values)
+
+    plan = Plan("lists")
+    plan.receive("numbers", "car-7", name="from car").window(10).aggregate(Collect()).sink("lists", spoil)
+    running = start(plan)
+    running.crosses("numbers", 1, 2)
+    running.crosses("numbers", watermark=END_OF_TIME)
+    running.ends()
+    assert seen == [[]]
+    assert delivered(running.records(), "lists") == [[1, 2]]
+
+
+def test_a_relay_passes_on_what_it_receives(start: Start, tmp_path: Path) -> None:
+    plan = Plan("relay")
+    plan.receive("numbers", "car-7", name="from car").map(lambda value: -value).send("negative", to=["lab"])
+    running = start(plan)
+    running.crosses("numbers", 1, 2)
+    running.crosses("numbers", 3, watermark=END_OF_TIME)
+    running.ends()
+    records = running.records()
+    with Spool.open(tmp_path / "send-negative") as spool:
+        crossings = [decode_crossing(entry.data, "hub", "negative") for entry in spool.entries()]
+    sent = [(value, origin.seq) for each in crossings for _, value, origin in each.tuples]
+    assert (
+        sent
+        == [(each.payload, each.seq) for each in records if isinstance(each, Delivery)]
+        == [(-1, 0), (-2, 1), (-3, 2)]
+    )
+    assert crossings[-1].watermark == END_OF_TIME
+
+
+def test_a_plan_whose_records_go_nowhere_ends(start: Start) -> None:
+    running = start(squares())
+    running.agent.failure = ZeroDivisionError("a defect")
+    with running.agent.arrival:
+        running.agent.arrival.notify_all()
+    running.ends()
+    assert isinstance(running.error, AgentFailed)
+
+
+@pytest.mark.parametrize(
+    ("connect", "message"),
+    [
+        (lambda plan: plan.receive("x", "hub").sink("out"), "cannot receive from itself"),
+        (lambda plan: plan.source("s", []).send("x", to=["lab", "hub"]), "cannot send to itself"),
+    ],
+)
+def test_an_agent_is_not_its_own_neighbour(tmp_path: Path, connect: Callable[[Plan], Any], message: str) -> None:
+    plan = Plan("selfish")
+    connect(plan)
+    with pytest.raises(PlanError, match=message):
+        Agent(Settings(name="hub", gateway=NOWHERE, spool=str(tmp_path)), plan.document())
