@@ -465,7 +465,7 @@ class Agent:
         self._outbox.wake()
         if self._thread.is_alive():
             self._thread.join(5.0)
-        self._client.close(timeout=1.0)
+        self._client.close(timeout=1.0 if self._client.connected else 0.0)
         self._write_status({**self.status(), "pid": None})
         for send in self._sends.values():
             send.close()

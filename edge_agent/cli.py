@@ -407,7 +407,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Show spool, acknowledgements, drops and link of an agent, running or not.",
     )
     status.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
-    status.set_defaults(call=_status)
+    status.set_defaults(call=_status, traceback=False)
 
     for group in (agent, status):
         group.add_argument("--name", metavar="NAME", help="the agent's name (default: the machine's)")

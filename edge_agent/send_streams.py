@@ -53,7 +53,7 @@ class SendStream:
 
     def add(self, tuples: list[PackedTuple], watermark: int, hold: int, idle: bool, now: float) -> None:
         """Tuples, and the promise after them. SpoolFull if there is no more room, nothing was taken then."""
-        if len(self._tuples) > _MOST_WAITING:
+        if self.trouble or len(self._tuples) > _MOST_WAITING:
             self._write()
         self._tuples += tuples
         if (watermark, hold, idle) != self._promise and self._since is None:
@@ -75,7 +75,6 @@ class SendStream:
             self.trouble = str(error)
             self._retry_at = now + _RETRY_S
             return self._retry_at
-        self.trouble = ""
         return _NEVER
 
     def _write(self) -> None:
@@ -92,6 +91,7 @@ class SendStream:
             if last:
                 self._since = None
                 self.spool.sync()
+                self.trouble, self._retry_at = "", 0.0
                 return
 
     def _fitting(self) -> int:

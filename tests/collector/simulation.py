@@ -42,6 +42,7 @@ from tests.collector.agents import QuickRegistry
 SHARD = 3
 SEGMENT_BYTES = 2_000
 RETIRE_AFTER_S = 1_000.0
+_VERY_LATE_S = 60.0
 _STREAMS = ("reports", "alerts")  # a source, and the Sink that it leads to
 _ROW_BYTES = 100  # that a captured event takes up, about
 
@@ -286,9 +287,11 @@ class World:
     # The network and the broker
 
     def carry(self, deliver: Callable[[], None]) -> None:
-        for _ in range(2 if self.random.random() < self.copies else 1):
+        """To the other side, or not; a copy may come very late."""
+        for copy in range(2 if self.random.random() < self.copies else 1):
             if self.is_connected and self.random.random() >= self.loss:
-                self.later(0.005 + self.random.random() * self.delay_s, partial(self._deliver, deliver))
+                delay_s = 0.005 + self.random.random() * self.delay_s + copy * self.random.random() * _VERY_LATE_S
+                self.later(delay_s, partial(self._deliver, deliver))
 
     def _deliver(self, deliver: Callable[[], None]) -> None:
         if self.is_connected:
@@ -406,6 +409,7 @@ class World:
         for _ in range(100):
             self.run(10.0)
             if all(device.spool.count == 0 and device.life.ended for device in self.devices.values()):
+                self.run(2 * _VERY_LATE_S)
                 return
         raise AssertionError({name: list(device.spool.entries()) for name, device in self.devices.items()})
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from edge_agent import capture
-from edge_agent.app_file import App
 from edge_agent.config import Settings
 from edge_agent.connected_run import ConnectedRun
 from edge_agent.stream import Plan, StreamError
@@ -51,7 +50,6 @@ def app(tmp_path: Path) -> Iterator[Run]:
     ) -> ConnectedRun:
         settings = Settings(name="pump-7", gateway=NOWHERE, spool=str(tmp_path), fsync="never", **options)
         parts: Any = Parts(build, main)
-        assert isinstance(parts, Parts) and not isinstance(parts, App)
         made.append(ConnectedRun(parts, settings, provenance))
         return made[-1]
 

@@ -15,11 +15,14 @@ from edge_agent.config import Settings
 from edge_agent.plan_run import PlanRun
 from edge_agent.spool import Spool
 from edge_agent.stream import Collect, Plan, StreamError
-from edge_agent.transport import Client
+from edge_agent.transport import Client, Message
 from protocol.ids import StreamId
 from protocol.plan import PlanError
 from protocol.records import END_OF_TIME, Delivery, Origin, OriginKind, Received
-from protocol.wire.crossing import Crossing, decode_crossing
+from protocol.topics import down_topic
+from protocol.wire.answers import Taken, decode_answer
+from protocol.wire.batch import frame
+from protocol.wire.crossing import Crossing, decode_crossing, encode_crossing
 from tests.edge_agent.spooled import NOWHERE, has_ended, spooled
 from tests.support.waiting import wait_until
 
@@ -254,6 +257,62 @@ def test_a_relay_passes_on_what_it_receives(start: Start, tmp_path: Path) -> Non
         == [(-1, 0), (-2, 1), (-3, 2)]
     )
     assert crossings[-1].watermark == END_OF_TIME
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> list[Taken]:
+    """What is said to the senders, in order, beginning with the greeting."""
+    said: list[Taken] = []
+    publish = Client.publish
+
+    def noted(client: Client, topic: str, data: bytes, qos: int) -> Any:
+        if topic == down_topic("car-7"):
+            answer = decode_answer(data, "car-7")
+            assert isinstance(answer, Taken)
+            said.append(answer)
+        return publish(client, topic, data, qos)
+
+    monkeypatch.setattr(Client, "publish", noted)
+    return said
+
+
+def test_senders_are_told_once_for_all_that_is_on_disk(start: Start, answers: list[Taken]) -> None:
+    running = start(squares())
+    for number in range(5):
+        running.crosses("numbers", number)
+    wait_until(lambda: answers and answers[-1].next_seq == 5, "the answer")
+    assert {(each.receiver, each.stream, each.nonce) for each in answers} == {("hub", "numbers", SPOOL)}
+    assert len(answers) <= 2
+
+
+def test_what_comes_again_is_answered_only_if_nothing_of_it_is_still_under_way(
+    start: Start, answers: list[Taken]
+) -> None:
+    running = start(union(), many_waiting=2)
+    fast = StreamId("car-7", 1, "fast", 77)
+
+    def arrives(seq: int) -> None:
+        tuples = [(at, at, Origin(OriginKind.REMOTE, fast, at, at)) for at in (4 * seq, 4 * seq + 1)]
+        body = encode_crossing(Crossing(fast, SPOOL, seq, tuples, 4 * seq, 4 * seq, False), running.agent.packer)
+        message = Message("tuples", frame(body, "car-7", seq == 0), 1, False)
+        running.agent._on_crossing("car-7", "fast", message)
+
+    arrives(0)
+    wait_until(lambda: answers and answers[-1].next_seq == 1, "the first is taken")
+    told = len(answers)
+    arrives(0)
+    wait_until(lambda: len(answers) == told + 1, "it is said again that it was taken")
+    arrives(1)
+    time.sleep(0.3)
+    arrives(2)
+    time.sleep(0.3)
+    held_back = len(answers)
+    for _ in range(3):
+        arrives(2)
+    time.sleep(0.3)
+    assert len(answers) == held_back, "that it is held back is no reason to send it again"
+    running.crosses("slow", watermark=END_OF_TIME)
+    wait_until(lambda: any(each.stream == "fast" and each.next_seq == 3 for each in answers), "all of it is taken")
 
 
 def test_a_plan_whose_records_go_nowhere_ends(start: Start) -> None:

@@ -82,10 +82,8 @@ def test_a_config_file_that_cannot_be_used(
 
 
 def test_a_config_file_that_is_not_there(app: Callable[[str], str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        refusal(capsys, app(APP), "--config", "nowhere.toml")
-        == "nowhere.toml cannot be read: No such file or directory"
-    )
+    said = refusal(capsys, app(APP), "--config", "nowhere.toml")
+    assert said == "nowhere.toml cannot be read: No such file or directory"
 
 
 @pytest.mark.parametrize("option", [["--name", "pump-7"], ["--spool", "somewhere"]])
@@ -207,15 +205,14 @@ def test_an_app_that_fails_ends_cleanly_all_the_same(
     assert has_ended(spooled(tmp_path / "spool", "pump-7"))
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 @pytest.mark.parametrize(
-    "text",
+    ("number", "code", "text"),
     [
-        LIVE.format(live=True),
-        LIVE.format(live=False),
-        plan_app("plan.receive('x', 'car-7').sink('k')"),
-        "import time\ndef main(agent): time.sleep(3600)\n",
-        LIVE.format(live=True) + "def main(agent): time.sleep(3600)\n",
+        (signal.SIGTERM, 143, LIVE.format(live=True)),
+        (signal.SIGINT, 130, LIVE.format(live=False)),
+        (signal.SIGTERM, 143, plan_app("plan.receive('x', 'car-7').sink('k')")),
+        (signal.SIGTERM, 143, "import time\ndef main(agent): time.sleep(3600)\n"),
+        (signal.SIGINT, 130, LIVE.format(live=True) + "def main(agent): time.sleep(3600)\n"),
     ],
     ids=["live source", "source", "receive", "main", "main and plan"],
 )

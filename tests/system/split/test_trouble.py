@@ -29,7 +29,7 @@ from tests.system.split.numbers import (
 FLUSH_S = 0.2
 ALLOWANCE_S = 0.4
 """What a number needs, on a busy machine, from the source to the queue and from there, besides waiting, to the disk."""
-SMALL = {"spool_bytes": 64 << 10, "memory_bytes": 64 << 10}
+SMALL: dict[str, Any] = {"spool_bytes": 64 << 10, "memory_bytes": 64 << 10}
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def gaps(log: Path, agent: str) -> list[Gap]:
 
 def test_a_receiver_that_is_killed_takes_every_tuple_once(cloud: Cloud, tmp_path: Path) -> None:
     sender = cloud.agent(SENDER, sender_app(tmp_path, 900, per_s=300), flush_s=FLUSH_S)
-    receiver = cloud.agent(RECEIVER, receiver_app(tmp_path), flush_s=FLUSH_S)
+    receiver = cloud.agent(RECEIVER, receiver_app(tmp_path), flush_s=FLUSH_S, batch_age_s=60.0)
     receiver.start()
     sender.start()
     random = Random(7)
@@ -129,15 +129,15 @@ def test_a_full_lane_gives_up_the_oldest_tuples_and_the_receiver_says_how_many(c
 
 
 def test_a_full_lane_that_blocks_loses_nothing(cloud: Cloud, tmp_path: Path) -> None:
-    count = 500
-    sender = cloud.agent(SENDER, sender_app(tmp_path, count, noise_bytes=300), when_full="block", **SMALL)
+    count = 600
+    app = sender_app(tmp_path, count, per_s=1_000, noise_bytes=300)
+    sender = cloud.agent(SENDER, app, when_full="block", **SMALL)
     sender.start()
-    taken = lambda: len(read_journal(tmp_path / "journal"))  # noqa: E731
     wait_until(lambda: sender.status["sends"]["numbers"]["trouble"], "the lane is full")
     time.sleep(1.0)
-    blocked = taken()
+    blocked = read_journal(tmp_path / "journal")
     time.sleep(1.5)
-    assert taken() == blocked < count, "the source waits"
+    assert len(blocked) < count and read_journal(tmp_path / "journal") == blocked, "the source waits"
     receiver = cloud.agent(RECEIVER, receiver_app(tmp_path)).start()
     for agent in (sender, receiver):
         agent.ends_acknowledged(40)
@@ -146,9 +146,30 @@ def test_a_full_lane_that_blocks_loses_nothing(cloud: Cloud, tmp_path: Path) -> 
     assert not gaps(log, RECEIVER) and not gaps(log, SENDER)
 
 
+def test_a_sender_that_is_stopped_says_so_and_the_receiver_waits_for_its_next_start(
+    cloud: Cloud, tmp_path: Path
+) -> None:
+    app = sender_app(tmp_path, 300, per_s=150)
+    sender, receiver = cloud.agent(SENDER, app).start(), cloud.agent(RECEIVER, receiver_app(tmp_path)).start()
+    wait_until(lambda: len(read_journal(tmp_path / "journal")) > 50, "it runs")
+    assert sender.stop() == 143
+    assert "stopped by SIGTERM" in sender.output() and "all acknowledged" in sender.output()
+    assert receiver.is_running
+    stopped_at = len(read_journal(tmp_path / "journal"))
+    sender.start()
+    for agent in (sender, receiver):
+        agent.ends_acknowledged(30)
+    log = cloud.log()
+    found = delivered(log)
+    missing = {number for number, _ in expected(range(300))} - dict(found).keys()
+    assert all(stopped_at - 3 < number <= stopped_at for number in missing), "only what the source had just begun with"
+    assert len(dict(found)) == len(found)
+    assert not gaps(log, SENDER)
+    assert [len(list(entries(log, [Kind.END], agent))) for agent in (SENDER, RECEIVER)] == [2, 1]
+
+
 def test_a_sender_that_waits_for_room_can_be_stopped_and_goes_on_later(cloud: Cloud, tmp_path: Path) -> None:
-    count = 500
-    app = sender_app(tmp_path, count, noise_bytes=300)
+    app = sender_app(tmp_path, 600, per_s=1_000, noise_bytes=300)
     sender = cloud.agent(SENDER, app, drain_s=1.0, when_full="block", **SMALL).start()
     wait_until(lambda: sender.status["sends"]["numbers"]["trouble"], "the lane is full")
     assert sender.stop() == 143
