@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
-import numpy as np
-
 from collector.log import Row
 from protocol.chunks import SEQ_BITS, Numbers, last_event, payload_ids, unpack
 from protocol.ids import StreamId
@@ -121,7 +119,7 @@ class EpochState:
     def _reached_ids(self, ids: Numbers) -> None:
         names = {number: name for name, number in self.own_streams.items()}
         of = ids >> SEQ_BITS
-        for number in np.unique(of).tolist():
+        for number in set(of.tolist()):
             if number in names:
                 self._reached(names[number], int(ids[of == number].max()) & (1 << SEQ_BITS) - 1)
 

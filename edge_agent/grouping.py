@@ -10,7 +10,8 @@ from edge_agent.config import Settings
 from protocol.wire.sections import Kind, Pending
 from protocol.wire.values import size_of as captured_size
 
-_LEAST_RATIO, _FIRST_RATIO = 1 / 64, 0.25
+_LEAST_RATIO, _FIRST_RATIO = 1 / 64, 1 / 16
+_OVERFULL = 1.1
 _ROW_BYTES, _ORIGIN_BYTES = 64, 4
 
 
@@ -34,28 +35,29 @@ class Group:
         self._held: list[int] = []
         self._bytes = 0
         self._ratio = _FIRST_RATIO
+        self._enough_bytes = settings.batch_bytes / _FIRST_RATIO
         self._settings = settings
+        self.is_full = False
+        """It is enough for a batch."""
 
     def __bool__(self) -> bool:
         return self.since is not None
 
-    def add(self, row: Pending, held_bytes: int, now: float) -> bool:
-        """Take a record in. True: that is enough for a batch."""
+    def add(self, row: Pending, held_bytes: int, now: float) -> None:
+        """Take a record in."""
         if self.since is None:
             self.since = now
         if row[0] is Kind.PROGRESS:
             self._progress[row[1].name] = row
-            return False
+            return
         self.rows.append(row)
         self._held.append(held_bytes)
         self._bytes += held_bytes
-        return self.is_full
+        self.is_full = self._bytes >= self._enough_bytes or len(self.rows) >= self._settings.batch_records
 
-    @property
-    def is_full(self) -> bool:
-        """It is enough for a batch."""
-        settings = self._settings
-        return self._bytes * self._ratio >= settings.batch_bytes or len(self.rows) >= settings.batch_records
+    def has_room(self, held_bytes: int) -> bool:
+        """Whether a record of this size fits in as well, as far as one can tell."""
+        return not self.rows or self._bytes + held_bytes <= _OVERFULL * self._enough_bytes
 
     def progress(self) -> list[Pending]:
         """How far the streams have come, the records of this group included."""
@@ -67,9 +69,11 @@ class Group:
         freed = self._bytes if whole else sum(self._held[:count])
         if freed:
             self._ratio = max(_LEAST_RATIO, 0.5 * self._ratio + 0.5 * size / freed)
+            self._enough_bytes = self._settings.batch_bytes / self._ratio
         self._bytes -= freed
         if whole:
             self.rows, self._held, self._progress, self._bytes, self.since = [], [], {}, 0, None
         else:
             self.rows, self._held = self.rows[count:], self._held[count:]
+        self.is_full = self._bytes >= self._enough_bytes
         return freed

@@ -351,9 +351,16 @@ class Outbox:
             self._syncer.order(self._syncing.handles)
 
     def _sort_taken(self, now: float) -> None:
-        while self._taken:
-            self._sort_in(*self._taken[0], now)
-            self._taken.popleft()
+        taken, group, in_a_hurry = self._taken, self._group, self._settings.grouping == "ended"
+        while taken:
+            row, size = taken[0]
+            if type(row) is tuple and row[0] is Kind.EVENT and not in_a_hurry:  # as a rule
+                if group.is_full or not group.has_room(size):
+                    self._close(group)
+                group.add(row, size, now)
+            else:
+                self._sort_in(row, size, now)
+            taken.popleft()
 
     def _sort_in(self, row: _Queued, size: int, now: float) -> None:
         """A record into its group. What may fail comes first: a group that is full becomes a batch before."""
@@ -370,7 +377,7 @@ class Outbox:
         else:
             if self._settings.grouping == "ended" and not _waits(row):
                 group = self._leaving
-            if group.is_full:
+            if group.is_full or not group.has_room(size):
                 self._close(group)
         group.add(row, size, now)
 

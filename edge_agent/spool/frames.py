@@ -16,7 +16,7 @@ _START = struct.Struct("<3sI")  # mark, check of all that follows
 _FIELDS = struct.Struct("<cIQQ")  # kind, length of the data, first and last number
 HEADER_BYTES = _START.size + _FIELDS.size
 
-MARKS = b"M"
+HEAD = b"M"
 ENTRY = b"E"
 REPLACEMENT = b"R"
 PIECE = b"P"

@@ -1,4 +1,4 @@
-"""One file of a spool: marks, then entries with consecutive numbers; or marks and one entry in place of many.
+"""One file of a spool: a head, then entries with consecutive numbers; or a head and one entry in place of many.
 
 In memory it is an array of offsets: the n-th belongs to the n-th number, 0 means that the entry is unreadable.
 """
@@ -13,10 +13,9 @@ from pathlib import Path
 from edge_agent.spool.files import read_whole, try_truncate, write_at
 from edge_agent.spool.frames import (
     ENTRY,
+    HEAD,
     HEADER_BYTES,
-    MARKS,
     REPLACEMENT,
-    content_of,
     find_frames,
     frame_at,
     frame_bytes,
@@ -26,9 +25,9 @@ from edge_agent.spool.frames import (
 _UNREADABLE = 0
 
 
-def head_of_segment(first: int, marks: bytes) -> bytes:
-    """What a segment's file begins with."""
-    return pack_frame(MARKS, first, first, marks, first)
+def head_of_segment(first: int) -> bytes:
+    """What a segment's file begins with: it tells whose file this is, and leaves no entry at offset 0."""
+    return pack_frame(HEAD, first, first, b"", first)
 
 
 class Segment:
@@ -50,9 +49,9 @@ class Segment:
         self._fd = -1
 
     @classmethod
-    def create(cls, path: Path, draft: Path, first: int, marks: bytes, *, durable: bool) -> Segment:
+    def create(cls, path: Path, draft: Path, first: int, *, durable: bool) -> Segment:
         """A new file without entries. It has its name only when its head is written."""
-        head = head_of_segment(first, marks)
+        head = head_of_segment(first)
         segment = cls(path, first, len(head))
         segment._fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
@@ -67,12 +66,12 @@ class Segment:
         return segment
 
     @classmethod
-    def replacement(cls, path: Path, draft: Path, first: int, last: int, marks: bytes, entry: bytes) -> Segment:
+    def replacement(cls, path: Path, draft: Path, first: int, last: int, entry: bytes) -> Segment:
         """A file with one entry in place of the entries first..last; it takes the name, and so the place, of the first.
 
         It is written over the draft: where that file has its blocks already, a full disk has room for it.
         """
-        head = head_of_segment(first, marks)
+        head = head_of_segment(first)
         data = head + pack_frame(REPLACEMENT, first, last, entry, first)
         segment = cls(path, first, len(data))
         segment.offsets.append(len(head))
@@ -90,27 +89,24 @@ class Segment:
         return segment
 
     @classmethod
-    def load(cls, path: Path, first: int, limit: int | None) -> tuple[Segment, bytes | None, int]:
-        """The segment as it is on disk, its marks if they are readable, and how many bytes after it are no entry.
+    def load(cls, path: Path, first: int, limit: int | None) -> tuple[Segment, int]:
+        """The segment as it is on disk, and how many bytes after it are no entry.
 
         Numbers from `limit` on belong to the next segment: an entry with such a number was taken back.
         """
         data = read_whole(path)
         segment = cls(path, first)
-        marks = None
         for frame in find_frames(data, first):
-            if frame.kind == MARKS:
-                marks = content_of(frame, data)
-            elif frame.kind == REPLACEMENT:
+            if frame.kind == REPLACEMENT:
                 segment.replaced_through = frame.last
                 segment.offsets = array("Q", [frame.offset])
-            elif frame.first < segment.next or (limit is not None and frame.first >= limit):
-                continue
-            else:
+            elif frame.kind != HEAD:
+                if frame.first < segment.next or (limit is not None and frame.first >= limit):
+                    continue
                 segment.offsets.extend([_UNREADABLE] * (frame.first - segment.next))
                 segment.offsets.append(frame.offset)
             segment.size_bytes = frame.end
-        return segment, marks, len(data) - segment.size_bytes
+        return segment, len(data) - segment.size_bytes
 
     @property
     def next(self) -> int:

@@ -4,8 +4,12 @@ The idea: a file is only ever written at its end, by one process life, and every
 whatever a crash leaves is a good beginning and a bad end, and opening needs no log of what was going on: it reads the
 files and believes what passes. What must change together hangs on one write or one rename.
 
+Numbers go on for the life of the folder. The newest segment says where: by its name, even if a power cut has left
+nothing else of it. So it stays when all its entries are released, until there is a newer one. Only the numbers of
+entries that a power cut takes before they are synced may be given again.
+
     lock           held by the process that has the spool open
-    000...050.v1   a segment: marks, then the entries from number 50 on
+    000...050.v1   a segment: a head, then the entries from number 50 on
     journal        pieces of the entry that is still being made
     released       up to where entries were acknowledged; not synced: losing it only means sending again
     reserve        room on the disk for giving up entries when the disk is full
@@ -16,7 +20,7 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
@@ -65,10 +69,6 @@ class Unsynced(NamedTuple):
     folder: bool
 
 
-def _no_marks() -> bytes:
-    return b""
-
-
 class Spool:
     """One thread, the owner, calls the methods; `first`, `next`, `count` and `size_bytes` may be read by any thread.
 
@@ -84,18 +84,11 @@ class Spool:
         max_bytes: int = MAX_BYTES,
         segment_bytes: int | None = None,
         fsync: Fsync = "interval",
-        marks: Callable[[], bytes] = _no_marks,
     ) -> Spool:
-        """Lock the folder and take up what is in it.
+        """Lock the folder and take up what is in it."""
+        return cls(folder, max_bytes, segment_bytes or min(SEGMENT_BYTES, max_bytes // 16), fsync)
 
-        `marks` is asked whenever a file is begun: what the owner must know after a crash, though the entries that told
-        it may be released by then.
-        """
-        return cls(folder, max_bytes, segment_bytes or min(SEGMENT_BYTES, max_bytes // 16), fsync, marks)
-
-    def __init__(
-        self, folder: Path, max_bytes: int, segment_bytes: int, fsync: Fsync, marks: Callable[[], bytes]
-    ) -> None:
+    def __init__(self, folder: Path, max_bytes: int, segment_bytes: int, fsync: Fsync) -> None:
         if max_bytes < LEAST_MAX_BYTES:
             raise ValueError(f"spool {folder}: max_bytes is {max_bytes}, at least {LEAST_MAX_BYTES} are needed")
         if fsync not in ("batch", "interval", "never"):
@@ -104,7 +97,6 @@ class Spool:
         self._max_bytes = max_bytes
         self._segment_bytes = segment_bytes
         self._fsync = fsync
-        self._marks = marks
         self._reserve = folder / "reserve"
         self._reserve_bytes = min(_RESERVE_BYTES, max_bytes // 32)
         self._segments: list[Segment] = []
@@ -121,8 +113,6 @@ class Spool:
         """Bytes that a crash had left of an unfinished write; they were cut at opening."""
         self.recovered_journal: list[bytes] = []
         """The pieces of the entry that was being made when the last process ended."""
-        self.recovered_marks: bytes | None = None
-        """The newest marks in the folder; None if there are none that can be read."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock_fd = lock(folder / "lock")
@@ -166,14 +156,12 @@ class Spool:
             if self._segments and first < self._segments[-1].next:
                 try_unlink(path)  # its replacement has its place; the crash came before it was deleted
                 continue
-            segment, marks, rest_bytes = Segment.load(path, first, limit)
+            segment, rest_bytes = Segment.load(path, first, limit)
             if limit is not None:
                 segment.size_bytes += rest_bytes
             elif rest_bytes:
                 self.torn_bytes = rest_bytes
                 segment.cut()
-            if marks is not None:
-                self.recovered_marks = marks
             self._segments.append(segment)
             self._next = segment.next
         self._next = max(self._next, self._first)
@@ -339,11 +327,10 @@ class Spool:
     def _roll(self, frame_bytes: int) -> Segment:
         """Begin a new segment, with room for what comes first into it."""
         self._check_open()
-        marks = self._marks()
         path = self._path_of(self._next)
-        self._check_room(len(head_of_segment(self._next, marks)) + frame_bytes)
+        self._check_room(len(head_of_segment(self._next)) + frame_bytes)
         durable = self._fsync != "never"
-        segment = Segment.create(path, self._folder / "draft", self._next, marks, durable=durable)
+        segment = Segment.create(path, self._folder / "draft", self._next, durable=durable)
         if self._segments and self._segments[-1].first == self._next:
             self._forget(self._segments.pop())  # it had no entries; its name is the new one's
         if self._active is not None:
@@ -353,7 +340,7 @@ class Spool:
         self._active = segment
         self._is_folder_synced = False
         if durable:
-            self._sync_folder()  # older segments may be deleted now: the marks are in this one
+            self._sync_folder()  # older segments may be deleted now: this one has the next number
         self._delete_released()
         return segment
 
@@ -395,10 +382,11 @@ class Spool:
         return all(segment.is_synced for segment in reversed(self._segments))
 
     def _delete_released(self) -> None:
-        """Delete segments without unreleased entries, but not the newest: its marks may be needed."""
+        """Delete segments without unreleased entries, but not the newest.
+
+        It alone knows the next number after a power cut, for what `released` says is never synced.
+        """
         while len(self._segments) > 1 and self._segments[1].first <= self._first:
-            if len(self._segments) == 2 and not self._segments[1].size_bytes:
-                return  # a power cut has left only the name of the newest
             if not try_unlink(self._segments[0].path):
                 return
             self._forget(self._segments.pop(0))
@@ -496,12 +484,11 @@ class Spool:
             raise EntryMissing(f"spool {self._folder}: no entry is left to be replaced")
         first = segments[0].first
         last = (self._segments[len(segments)].first if len(segments) < len(self._segments) else self._next) - 1
-        marks = self._marks()
-        more_bytes = len(head_of_segment(first, marks)) + HEADER_BYTES + len(entry)
+        more_bytes = len(head_of_segment(first)) + HEADER_BYTES + len(entry)
         more_bytes -= sum(segment.size_bytes for segment in segments)
         self._check_room(more_bytes)
         try:
-            replacement = Segment.replacement(segments[0].path, self._reserve, first, last, marks, entry)
+            replacement = Segment.replacement(segments[0].path, self._reserve, first, last, entry)
         except OSError as error:
             hold_room(self._reserve, self._reserve_bytes)
             raise SpoolUnwritable(f"spool {self._folder}: {error}") from error

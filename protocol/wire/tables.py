@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import chain, pairwise, repeat
 from sys import byteorder
 from typing import Any
@@ -37,7 +38,7 @@ def put_table(out: bytearray, rows: Sequence[tuple[Any, ...]], packed: Callable[
         return
     out += codes
     columns = [*zip(*rows, strict=True)]
-    for places in _by_code(codes, len(rows)):
+    for places in _by_code(codes, len(rows) < _FEW_ROWS):
         together = columns[places[0]] if len(places) == 1 else [*chain.from_iterable([columns[at] for at in places])]
         put_column(out, together, packed)
 
@@ -47,21 +48,22 @@ def read_table(reader: Reader, width: int, count: int, unpacked: Callable[[bytes
     if not reader.byte():
         return [read_column(reader, count, unpacked) for _ in range(width)]
     columns: list[Sequence[Any]] = [()] * width
-    for places in _by_code(reader.take(width), count):
+    for places in _by_code(reader.take(width), count < _FEW_ROWS):
         together = read_column(reader, count * len(places), unpacked)
         for place, at in enumerate(places):
             columns[at] = together[place * count : (place + 1) * count]
     return columns
 
 
-def _by_code(codes: bytes, rows: int) -> list[list[int]]:
+@lru_cache(256)  # there are few shapes
+def _by_code(codes: bytes, few: bool) -> list[list[int]]:
     """Which columns are written as one."""
     by_code: dict[int, list[int]] = {}
     for at, code in enumerate(codes):
         by_code.setdefault(code, []).append(at)
     found: list[list[int]] = []
     for code, places in sorted(by_code.items()):
-        if code == _FLOAT or rows < _FEW_ROWS:
+        if code == _FLOAT or few:
             found.append(places)
         else:
             found += [[at] for at in places]

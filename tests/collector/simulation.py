@@ -8,8 +8,9 @@ killed process leaves is what its files hold at that moment. A run is decided by
 from __future__ import annotations
 
 import errno
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,11 +32,11 @@ from edge_agent.lanes import Uplink
 from edge_agent.memory import Memory
 from edge_agent.outbox import Outbox
 from edge_agent.recovery import close_journal, gap_after_crash
-from edge_agent.spool import Spool, SpoolUnwritable
+from edge_agent.spool import Spool, SpoolUnwritable, Syncer
 from protocol.ids import StreamId
 from protocol.records import Declared, Delivery, End, Origin, OriginKind, Progress, SourcePayload
 from protocol.wire.answers import Logged, decode_answer, encode_answer
-from protocol.wire.sections import EventKind, Kind, pending
+from protocol.wire.sections import EventKind, Kind, Pending, pending
 from protocol.wire.values import Packer
 from tests.collector.agents import QuickRegistry
 
@@ -109,6 +110,7 @@ class Device:
         left = close_journal(self.spool, self.name)
         gap = gap_after_crash(self.spool, memory.last, self.name, left)
         self.outbox = Outbox(self.name, self.epoch, self.spool, memory, self._packer, settings)
+        self.outbox._syncer = PromptSyncer()
         self.outbox.state.positions = {} if memory.last is None else memory.last.positions
         if gap is not None:
             self._put(pending(gap, self._packer))
@@ -154,7 +156,7 @@ class Device:
                 self.life.events.append((kind, ts))
                 row = (Kind.EVENT, kind, ts, ts // 2)
                 data = [(f"data-{ts}", "w", (), *self._packer.pack({"value": self._world.random.random()}))]
-                begun = (0, f"task-{ts}", "f", [], data)
+                begun: Pending = (0, f"task-{ts}", "f", [], data)
                 self._put((*row, *begun) if kind is EventKind.TASK_BEGUN else (*row, 0, "", data))
         self._mark()
 
@@ -218,6 +220,14 @@ class Device:
         self._fuse, self.disk_is_full = None, False
         self.spool.close()
         self.memory.close()
+
+
+class PromptSyncer(Syncer):
+    """Syncs at once: a thread would make runs differ."""
+
+    def order(self, handles: Sequence[int]) -> None:
+        for handle in handles:
+            os.close(handle)
 
 
 class FlakyRegistry(QuickRegistry):

@@ -58,7 +58,9 @@ class Bench:
         self.memory = Memory(folder)
         self.outbox = Outbox(AGENT, epoch, self.spool, self.memory, PACKER, self.settings)
         self.now = monotonic()
-        self.put = lambda *records: put(self.outbox, *records)
+
+    def put(self, *records: Any) -> None:
+        put(self.outbox, *records)
 
     def step(self, seconds: float = 0.0) -> float:
         self.now += seconds

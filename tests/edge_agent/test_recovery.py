@@ -188,7 +188,8 @@ def test_an_entry_that_cannot_be_read_is_reported_and_passed_over(
 @pytest.mark.parametrize("grouping", ["all", "ended"])
 def test_after_a_kill_at_any_write_the_gap_begins_where_the_records_end(tmp_path: Path, grouping: str) -> None:
     """A process is killed before and after each of its writes; the next one knows exactly how far it had come."""
-    folder, copies = tmp_path / "agent", []
+    folder = tmp_path / "agent"
+    copies: list[Path] = []
     with Bench(folder, flush_s=0.1, batch_records=3, batch_age_s=0.5, grouping=grouping) as bench:
         for owner, name in ((bench.spool, "append"), (bench.spool, "journal"), (bench.memory, "keep")):
             real = getattr(owner, name)

@@ -132,7 +132,7 @@ def test_promises_have_no_payloads() -> None:
 
 @given(st.integers(0, 2**40), st.integers(1, 300))
 def test_the_number_of_the_last_event(first: int, count: int) -> None:
-    rows = [(Kind.EVENT, EventKind.TASK_ENDED, 0, key, 0, "", []) for key in range(count)]
+    rows: list[Any] = [(Kind.EVENT, EventKind.TASK_ENDED, 0, key, 0, "", []) for key in range(count)]
     data = bytes(encode_section(Kind.EVENT, rows, OWN.agent, OWN.nonce, first))
     assert last_event(data) == first + count - 1
     events: Any = decode_section(Kind.EVENT, data, OWN)

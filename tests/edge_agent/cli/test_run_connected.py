@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from edge_agent.cli import main
+from edge_agent.config import Settings
 from edge_agent.spool import Spool
 from protocol.records import Declared, Delivery, Gap
 from tests.edge_agent.cli.apps import APP, plan_app
-from tests.edge_agent.cli.processes import started
+from tests.edge_agent.cli.processes import ROOT, started
 from tests.edge_agent.spooled import NOWHERE, has_ended, spooled
 
 LIVE = plan_app(
@@ -262,3 +263,12 @@ def test_after_a_kill_the_next_run_says_so(app: Callable[[str], str], tmp_path: 
     [gap] = [each for each in spooled(tmp_path / "spool", "pump-7") if isinstance(each, Gap)]
     assert gap.reason.startswith("crash") and gap.epoch == 1
     assert dict(gap.next_seqs)["k"] > 5
+
+
+def test_the_guide_names_every_setting_with_its_default() -> None:
+    guide = (ROOT / "docs" / "agents.md").read_text()
+    told = dict(re.findall(r"^\| `(\w+)` \| `?([^`|]*?)`? \|", guide, re.MULTILINE))
+    assert list(told) == list(Settings.__match_args__)
+    for name, default in told.items():
+        if name not in ("name", "gateway", "spool"):
+            assert str(getattr(Settings(), name)).lower() == default.strip('"'), name

@@ -16,7 +16,7 @@ DATA = [b"%03d" % number * 20 for number in range(12)]
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Twelve entries in three files."""
-    with Spool.open(tmp_path, segment_bytes=400, marks=lambda: b"marks") as spool:
+    with Spool.open(tmp_path, segment_bytes=400) as spool:
         for data in DATA:
             spool.append(data)
     assert [int(path.stem) for path in segments(tmp_path)] == [0, 4, 8]
@@ -113,15 +113,6 @@ def test_a_file_that_was_deleted_is_reported_as_lost(folder: Path) -> None:
         assert [entry.first for entry in spool.entries(2)] == [2, 3, 8, 9, 10, 11]
 
 
-def test_unreadable_marks_leave_the_older_ones_and_the_entries(folder: Path) -> None:
-    with Spool.open(folder, marks=lambda: b"newer") as spool:
-        spool.append(b"twelve")
-    spoil(segments(folder)[-1], 20)
-    with Spool.open(folder) as spool:
-        assert spool.recovered_marks == b"marks"
-        assert list(spool.entries()) == ones(*DATA, b"twelve")
-
-
 def test_rot_that_comes_while_the_spool_is_open_is_skipped_and_noted(folder: Path) -> None:
     with Spool.open(folder) as spool:
         with segments(folder)[0].open("r+b") as file:
@@ -175,19 +166,18 @@ def test_any_file_may_be_garbage(folder: Path) -> None:
             spool.append(b"new")
 
 
-def test_marks_outlive_a_newest_file_of_which_a_power_cut_left_only_the_name(tmp_path: Path) -> None:
-    for marks in (b"older", b"newer"):
-        with Spool.open(tmp_path, fsync="never", marks=lambda marks=marks: marks) as spool:  # type: ignore[misc]
+def test_numbers_go_on_from_a_newest_file_of_which_a_power_cut_left_only_the_name(tmp_path: Path) -> None:
+    for _ in range(2):
+        with Spool.open(tmp_path, fsync="never") as spool:
             spool.append(b"entry")
     os.truncate(segments(tmp_path)[-1], 7)
     with Spool.open(tmp_path) as spool:
-        assert (spool.recovered_marks, spool.next, spool.torn_bytes) == (b"older", 1, 7)
+        assert (spool.next, spool.torn_bytes) == (1, 7)
         spool.release(0)
-    for _ in range(2):
-        with Spool.open(tmp_path, marks=lambda: b"newest") as spool:
-            assert (spool.recovered_marks, spool.next, spool.count) == (b"older", 1, 0)
-    with Spool.open(tmp_path, marks=lambda: b"newest") as spool:
-        assert spool.append(b"one") == 1
-        assert [int(path.stem) for path in segments(tmp_path)] == [1]
+    assert [(int(path.stem), path.stat().st_size) for path in segments(tmp_path)] == [(1, 0)]
+    (tmp_path / "released").unlink()
     with Spool.open(tmp_path) as spool:
-        assert spool.recovered_marks == b"newest"
+        assert (spool.first, spool.next, spool.count, spool.lost) == (1, 1, 0, [])
+        assert spool.append(b"one") == 1
+    with Spool.open(tmp_path) as spool:
+        assert contents(spool) == ones(b"one", start=1)

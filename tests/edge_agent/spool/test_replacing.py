@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 from collections.abc import Callable
@@ -65,16 +64,13 @@ def test_a_replacement_is_replaced_together_with_the_next_file(tmp_path: Path) -
 
 
 def test_the_active_file_can_be_given_up_too(tmp_path: Path) -> None:
-    asked = itertools.count()
-    with filled(tmp_path, 2, marks=lambda: b"marks %d" % next(asked)) as spool:
+    with filled(tmp_path, 2) as spool:
         assert spool.oldest() == ones(*data(0, 2))
         spool.replace_oldest(b"gap")
         folder = crashed(tmp_path)
         assert spool.append(b"two") == 2
         assert contents(spool) == [(0, 1, b"gap"), (2, 2, b"two")]
     with Spool.open(folder) as spool:
-        # What the given up entries told is in the marks, though no new file was begun.
-        assert spool.recovered_marks == b"marks 1"
         assert contents(spool) == [(0, 1, b"gap")]
         assert spool.next == 2
 
@@ -228,7 +224,7 @@ def test_a_crash_at_any_moment_of_a_roll_and_a_release_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "spool"
-    with filled(folder, 4, marks=lambda: b"marks") as spool, monkeypatch.context() as patch:
+    with filled(folder, 4) as spool, monkeypatch.context() as patch:
         witness = Witness(folder, tmp_path, patch)
         spool.journal(b"piece", 4)
         spool.append(b"04" * 50)
@@ -236,7 +232,6 @@ def test_a_crash_at_any_moment_of_a_roll_and_a_release_loses_nothing(
         witness.look()
     for image in witness.images:
         with Spool.open(image) as spool:
-            assert spool.recovered_marks == b"marks"
             assert contents(spool) in ([], ones(*data(0, 4)), ones(*data(0, 5)), ones(*data(4, 5), start=4))
             assert not (spool.recovered_journal and spool.next == 5)
             assert spool.next in (4, 5)

@@ -18,7 +18,7 @@ def test_a_new_spool_is_empty(tmp_path: Path) -> None:
     with Spool.open(tmp_path / "not" / "yet") as spool:
         assert (spool.first, spool.next, spool.count) == (0, 0, 0)
         assert list(spool.entries()) == []
-        assert (spool.lost, spool.torn_bytes, spool.recovered_journal, spool.recovered_marks) == ([], 0, [], None)
+        assert (spool.lost, spool.torn_bytes, spool.recovered_journal) == ([], 0, [])
 
 
 def test_entries_come_back_in_order_and_by_number(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_the_owner_may_append_and_release_while_it_reads(tmp_path: Path) -> None
 
 
 def test_a_full_spool_takes_nothing_and_everything_in_the_folder_counts(tmp_path: Path) -> None:
-    with Spool.open(tmp_path, max_bytes=16_384, marks=lambda: b"m" * 100) as spool:
+    with Spool.open(tmp_path, max_bytes=16_384) as spool:
         spool.journal(b"p" * 1000)
         with pytest.raises(SpoolFull, match=r"would exceed 16384"):
             while True:
@@ -175,49 +175,38 @@ def test_a_spool_that_may_be_smaller_now_still_opens_and_empties(tmp_path: Path)
         assert spool.append(b"y") == 50
 
 
-def test_the_marks_of_the_newest_file_are_recovered(tmp_path: Path) -> None:
+def test_the_newest_file_keeps_the_numbers_though_all_is_released_and_a_power_cut_forgets_that(tmp_path: Path) -> None:
     folder = tmp_path / "spool"
-    asked: list[bytes] = []
-
-    def marks() -> bytes:
-        asked.append(b"marks %d" % len(asked))
-        return asked[-1]
-
-    with Spool.open(folder, segment_bytes=300, marks=marks) as spool:
-        assert asked == []
-        for number in range(6):
+    with Spool.open(folder, segment_bytes=300) as spool:
+        for _ in range(6):
             spool.append(b"x" * 200)
-            assert len(asked) == number + 1
         spool.release(5)
-        assert len(segments(folder)) == 1
+        assert [int(path.stem) for path in segments(folder)] == [5]
         folder = crashed(folder)
-    with Spool.open(folder, marks=lambda: b"of the new life") as spool:
-        assert spool.recovered_marks == b"marks 5"
-        assert len(asked) == 6
-    with Spool.open(folder, marks=lambda: b"of the new life") as spool:
-        assert spool.recovered_marks == b"marks 5"
-        spool.append(b"y")
-        assert len(segments(folder)) == 1
+    (folder / "released").unlink()
     with Spool.open(folder) as spool:
-        assert spool.recovered_marks == b"of the new life"
+        assert (spool.next, contents(spool)) == (6, ones(b"x" * 200, start=5))  # it is sent again
+        spool.release(5)
+        assert spool.append(b"y") == 6
+        assert [int(path.stem) for path in segments(folder)] == [6]
 
 
-def test_marks_of_a_file_without_entries_are_the_newest_and_its_name_is_used_again(tmp_path: Path) -> None:
-    with Spool.open(tmp_path, marks=lambda: b"one") as spool:
+def test_a_file_without_entries_keeps_its_number_and_its_name_is_used_again(tmp_path: Path) -> None:
+    with Spool.open(tmp_path) as spool:
         spool.append(b"a")
         spool.release(0)
-    with Spool.open(tmp_path, marks=lambda: b"two") as spool:
+    with Spool.open(tmp_path) as spool:
         spool.append(b"b")
         (path,) = segments(tmp_path)
     os.truncate(path, path.stat().st_size - 1)
+    (tmp_path / "released").unlink()
     for _ in range(2):
-        with Spool.open(tmp_path, marks=lambda: b"three") as spool:
-            assert (spool.recovered_marks, spool.next, spool.count) == (b"two", 1, 0)
-    with Spool.open(tmp_path, marks=lambda: b"three") as spool:
-        spool.append(b"c")
+        with Spool.open(tmp_path) as spool:
+            assert (spool.next, spool.count) == (1, 0)
+    with Spool.open(tmp_path) as spool:
+        assert spool.append(b"c") == 1
         assert segments(tmp_path) == [path]
     with Spool.open(tmp_path) as spool:
-        assert spool.recovered_marks == b"three"
         assert list(spool.entries()) == ones(b"c", start=1)
 
 

@@ -40,13 +40,7 @@ class SpoolModel(RuleBasedStateMachine):
         for oldest in segments(self.folder)[:1]:
             # Lost entries before the first file are not told from released ones any more.
             self.first = max(self.first, int(oldest.stem))
-        return Spool.open(
-            self.folder,
-            max_bytes=MAX_BYTES,
-            segment_bytes=SEGMENT_BYTES,
-            fsync=self.fsync,
-            marks=lambda: b"marks of %d" % self.next,
-        )
+        return Spool.open(self.folder, max_bytes=MAX_BYTES, segment_bytes=SEGMENT_BYTES, fsync=self.fsync)
 
     def teardown(self) -> None:
         self.spool.close()

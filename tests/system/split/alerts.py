@@ -47,6 +47,7 @@ def found_in_log(folder: Path) -> dict[tuple[str, str], list[Alert]]:
     upstream = {each.id: each.origins for each in told}
     assert len(upstream) == len(told), "a delivery is in the log twice"
     found: dict[tuple[str, str], list[Alert]] = {}
-    for each in told:
-        found.setdefault((each.stream.agent, each.stream.name), []).append(_alert(each, upstream, said))
+    for delivery in told:
+        place = delivery.stream.agent, delivery.stream.name
+        found.setdefault(place, []).append(_alert(delivery, upstream, said))
     return found
