@@ -42,6 +42,7 @@ CODECS = sum(1 << codec for codec in READABLE)
 RETIRE_AFTER_S = 24 * 3600.0
 MOST_AGENTS = 50_000  # of one shard
 MOST_STREAMS = 4_096  # that one batch may name: each number that is given is given for ever
+MOST_NAME_BYTES = 500
 _MOST_SEQ = 2**62
 _EARLY_PATIENCE_S = 120.0
 _PACKER = Packer(strict=True, most_bytes=1 << 24)
@@ -285,6 +286,7 @@ class ShardLog:
         own = sum(_is_own(state, each) for each in (*made.numbers, *new))
         if len(new) + len(made.numbers) > MOST_STREAMS or len(state.own_streams) + own > MOST_OWN_STREAMS:
             raise MalformedBatch(f"too many streams: {len(new)} new ones")
+        _check_names([part for stream in new for part in (stream.agent, stream.name)])
         if new:
             epochs = [state.epoch if _is_own(state, stream) else stream.epoch for stream in new]
             names = [StreamName(at.agent, at.nonce, epoch, at.name) for at, epoch in zip(new, epochs, strict=True)]
@@ -424,8 +426,16 @@ def _check_streams(state: EpochState, section: TupleColumns | ProgressColumns) -
             raise MalformedBatch(f"speaks for {section.streams[place]}, which is not its own")
 
 
+def _check_names(names: Iterable[str]) -> None:
+    """They are kept in memory and repeated in every snapshot."""
+    for name in names:
+        if len(name.encode()) > MOST_NAME_BYTES:
+            raise MalformedBatch(f"a name of {len(name.encode())} bytes")
+
+
 def _check_gap(gap: Gap, header: Header) -> None:
     """Numbers that one can count on with."""
+    _check_names([lost.name for lost in gap.tuples])
     spans = [span for span in (gap.batches, gap.events) if span is not None]
     spans += [(lost.first, lost.last) for lost in gap.tuples]
     last = [span[-1] for span in spans] + [seq for _, seq in gap.next_seqs]

@@ -22,6 +22,7 @@ from pathlib import Path
 from time import monotonic
 
 import aiomqtt
+from paho.mqtt.reasoncodes import ReasonCode
 
 from collector.log import LogError, ShardInUse
 from collector.quarantine import Quarantine
@@ -164,7 +165,9 @@ class Translator:
         while True:
             self._has_shard.clear()
             for shard in [each for each in self._shards if each not in served]:
-                await client.subscribe(f"tl/{shard}/+/up", qos=1)
+                granted = await client.subscribe(f"tl/{shard}/+/up", qos=1)
+                if any(_is_refusal(code) for code in granted):
+                    raise aiomqtt.MqttError(f"the broker does not let us listen to tl/{shard}/+/up")
                 served.append(shard)
                 self._to_greet.append(shard)
                 self._arrived.set()
@@ -322,6 +325,11 @@ class Translator:
         self._registry.close()
         _LOG.info("translator stopped %s", " ".join(f"{name}={value}" for name, value in self.totals().items()))
         return answers
+
+
+def _is_refusal(code: int | ReasonCode) -> bool:
+    """Whether a broker's answer to a subscription says no."""
+    return (code if isinstance(code, int) else code.value) >= 0x80
 
 
 def parse_shards(text: str, most: int) -> list[int]:

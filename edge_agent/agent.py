@@ -192,8 +192,8 @@ class Agent:
         if self._ended:
             return
         sender, stream = crossing.stream.agent, crossing.stream.name
-        for row in [*rows, *self.rows(Received(sender, stream, crossing.spool, crossing.seq + 1))]:
-            self.put(row, size_of(row))
+        together = [*rows, *self.rows(Received(sender, stream, crossing.spool, crossing.seq + 1))]
+        self._outbox.put_all([(row, size_of(row)) for row in together])
         self._outbox.after(partial(self._taken, sender, stream, crossing.spool, crossing.seq + 1))
 
     def flush(self, timeout: float | None = None) -> None:
@@ -227,7 +227,7 @@ class Agent:
         except Exception as error:
             _LOG.exception("the agent stopped by a defect agent=%s", self.name)
             self.failure = error
-            self.let_go()
+            self._outbox.fail()
             with self.arrival:
                 self.arrival.notify_all()
 

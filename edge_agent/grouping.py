@@ -35,8 +35,8 @@ class Group:
         self._held: list[int] = []
         self._bytes = 0
         self._ratio = _FIRST_RATIO
-        self._enough_bytes = settings.batch_bytes / _FIRST_RATIO
         self._settings = settings
+        self._enough_bytes = self._foretold_bytes()
         self.is_full = False
         """It is enough for a batch."""
 
@@ -55,6 +55,11 @@ class Group:
         self._bytes += held_bytes
         self.is_full = self._bytes >= self._enough_bytes or len(self.rows) >= self._settings.batch_records
 
+    def _foretold_bytes(self) -> float:
+        """How much makes a batch. Until then it is in the journal, uncompressed and in pieces, which must not fill a
+        small spool."""
+        return min(self._settings.batch_bytes / self._ratio, self._settings.spool_bytes / 16)
+
     def has_room(self, held_bytes: int) -> bool:
         """Whether a record of this size fits in as well, as far as one can tell."""
         return not self.rows or self._bytes + held_bytes <= _OVERFULL * self._enough_bytes
@@ -69,7 +74,7 @@ class Group:
         freed = self._bytes if whole else sum(self._held[:count])
         if freed:
             self._ratio = max(_LEAST_RATIO, 0.5 * self._ratio + 0.5 * size / freed)
-            self._enough_bytes = self._settings.batch_bytes / self._ratio
+            self._enough_bytes = self._foretold_bytes()
         self._bytes -= freed
         if whole:
             self.rows, self._held, self._progress, self._bytes, self.since = [], [], {}, 0, None

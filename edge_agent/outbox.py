@@ -21,10 +21,11 @@ from edge_agent.giving_up import replacement
 from edge_agent.grouping import Group
 from edge_agent.memory import Memory, Progressed
 from edge_agent.spool import Spool, SpoolError, SpoolFull, SpoolUnwritable, Syncer, Unsynced
-from protocol.records import Gap, Lost
+from protocol.records import Gap, Lost, Received
 from protocol.structs import Struct
 from protocol.wire.batch import Header, encode_batch
 from protocol.wire.compression import READABLE, Codec
+from protocol.wire.documents import read_document
 from protocol.wire.sections import EventKind, Kind, Pending, pending
 from protocol.wire.values import Packer
 
@@ -76,7 +77,13 @@ class _Dropped:
             self.tuples[row[1].name] = first, row[2]
 
 
-_Queued = Pending | _Dropped | _After
+class _Together(Struct):
+    """Records that are all on disk or none of them."""
+
+    rows: Sequence[tuple[Pending, int]]
+
+
+_Queued = Pending | _Dropped | _After | _Together
 
 
 class _Batch(Struct):
@@ -105,11 +112,14 @@ class Outbox:
         self._packer = packer
         self._settings = settings
         self._lock = threading.RLock()  # to be held by itself where every microsecond counts
-        self._condition = threading.Condition(self._lock)
+        self._condition = threading.Condition(self._lock)  # the writing thread waits here
+        self._room = threading.Condition(self._lock)  # and those who are faster than it here
         self._queue: deque[tuple[_Queued, int]] = deque()
         self._held_bytes = 0
         self._most_bytes = settings.memory_bytes
-        self._parked = self._urgent = self._woken = self._closed = self._standing_still = self._finishing = False
+        self._parked = self._urgent = self._woken = self._closed = self._standing_still = self._finishing = (
+            self._failed
+        ) = False
         self._writer = 0
         # From here on: the writing thread's own.
         self._taken: deque[tuple[_Queued, int]] = deque()
@@ -118,6 +128,7 @@ class Outbox:
         self._group = Group(settings)
         self._leaving = Group(settings)
         self._journaled = 0  # so many records of the group are in the journal
+        self._is_whole = True  # and they do not end within records that belong together
         self._ready: _Batch | None = None
         self._afters: deque[_After] = deque()
         self._has_begun = False
@@ -145,6 +156,18 @@ class Outbox:
             if self._held_bytes + size > self._most_bytes and not self._make_room(size, row[0]):
                 return
             self._queue.append((row, size))
+            self._held_bytes += size
+            if self._parked:
+                self._parked = False
+                self._condition.notify_all()
+
+    def put_all(self, rows: Sequence[tuple[Pending, int]]) -> None:
+        """Take records over that a crash must leave all of, or none."""
+        size = sum([size for _, size in rows])
+        with self._lock:
+            if self._held_bytes + size > self._most_bytes and not self._make_room(size):
+                return
+            self._queue.append((_Together(rows), size))
             self._held_bytes += size
             if self._parked:
                 self._parked = False
@@ -190,7 +213,12 @@ class Outbox:
         """Nobody need wait for room any more."""
         with self._condition:
             self._closed = True
-            self._condition.notify_all()
+            self._room.notify_all()
+
+    def fail(self) -> None:
+        """Nothing will ever be written again: what does not fit into memory is dropped, and counted."""
+        self._failed = True
+        self.close()
 
     @property
     def held_bytes(self) -> int:
@@ -202,6 +230,9 @@ class Outbox:
         wait for a disk that is full or stands still, unless it was told to. False: the record can be done without."""
         if threading.get_ident() == self._writer:  # it would wait for itself
             return kind is not Kind.STATUS
+        if self._failed:
+            self.dropped += 1
+            return False
         block = self._settings.when_full == "block"
         deadline = monotonic() + _PATIENCE_S
         while self._held_bytes + size > self._most_bytes and self._held_bytes and not self._closed:
@@ -213,7 +244,7 @@ class Outbox:
                 before = self._held_bytes
                 self._urgent = True
                 self._condition.notify_all()
-                self._condition.wait(_PATIENCE_S)
+                self._room.wait(_PATIENCE_S)
                 if self._held_bytes < before:
                     deadline = monotonic() + _PATIENCE_S
         return True
@@ -229,6 +260,11 @@ class Outbox:
             row, size = self._queue.popleft()
             if isinstance(row, _Dropped):
                 note = row
+            elif isinstance(row, _Together):
+                self._held_bytes -= size
+                for each, _ in row.rows:
+                    note.add(each)
+                self.dropped += len(row.rows)
             elif isinstance(row, _After) or row[0] in _IRREPLACEABLE:
                 kept.append((row, size))
             else:
@@ -295,7 +331,7 @@ class Outbox:
         with self._condition:
             self._standing_still = False
             self._most_bytes = self._settings.memory_bytes
-            self._condition.notify_all()
+            self._room.notify_all()
 
     def _try_to_remember(self) -> None:
         try:
@@ -368,6 +404,9 @@ class Outbox:
             self._afters.append(row)
             return
         group = self._group
+        if isinstance(row, _Together):
+            self._add_together(row, now)
+            return
         if isinstance(row, _Dropped):
             self._close(self._leaving)
             self._close(group)
@@ -381,6 +420,16 @@ class Outbox:
                 self._close(group)
         group.add(row, size, now)
 
+    def _add_together(self, together: _Together, now: float) -> None:
+        group = self._group
+        if group.is_full:
+            self._close(group)
+        for row, size in together.rows:
+            group.add(row, size, now)
+            if row[0] is Kind.PROGRESS:
+                self._free(size)
+        self._is_whole = False
+
     def _gap_for(self, dropped: _Dropped) -> Pending:
         """Records that were dropped from memory, by name; their numbers are used up."""
         first = self.state.next_event
@@ -393,6 +442,8 @@ class Outbox:
 
     def _close(self, group: Group) -> None:
         """A group becomes a batch: two or more if it turns out too large for one."""
+        if not self._is_whole:
+            self._journal()  # what belongs together, before a batch takes a part of it
         if group is self._group:
             self._close(self._leaving)  # what is promised here, and the end, come after all that was said before them
         most = self._settings.batch_bytes * _TOO_LARGE
@@ -430,7 +481,7 @@ class Outbox:
         """So much memory is free again."""
         with self._condition:
             self._held_bytes -= size
-            self._condition.notify_all()
+            self._room.notify_all()
 
     def _encoded(self, rows: Sequence[Pending], progress: Sequence[Pending]) -> bytes:
         state = self.state
@@ -467,6 +518,9 @@ class Outbox:
                 state.next_seqs[row[1].name] = row[2] + 1
             elif row[0] is Kind.END:
                 state.ended = True
+            elif row[0] is Kind.RECEIVED:
+                received = read_document(Received, row[1])
+                state.positions[f"{received.sender}/{received.stream}"] = [received.spool, received.next_seq]
         for row in progress:
             state.progress[row[1].name] = [row[2], row[3]]
 
@@ -476,6 +530,7 @@ class Outbox:
         if rows or self._group.progress():
             self._write_piece(rows, events_in(self._group.rows[: self._journaled]), 0, self._group.progress())
             self._journaled = len(self._group.rows)
+        self._is_whole = True
 
     def _write_piece(
         self, rows: Sequence[Pending], events_before: int, ahead: int, progress: Sequence[Pending] = ()

@@ -357,6 +357,8 @@ HOSTILE = {
     "another agent's deliveries": (Delivery(StreamId("other", 1, "alerts", 7), 0, 0, "x", ()),),
     "another epoch's deliveries": (Delivery(StreamId(AGENT.name, 1, "alerts", 7), 0, 0, "x", ()),),
     "another agent's promises": (Progress(StreamId("other", 1, "alerts", 7), 0, 0),),
+    "a stream of a very long name": (SourcePayload(AGENT.stream("x" * 501), 0, 0, 0),),
+    "a gap of a very long name": (Gap("x", 1, 1, tuples=(Lost("x" * 501, 0, 1),)),),
     "too many streams": tuple(SourcePayload(AGENT.stream(f"s{each}"), 0, 0, 0) for each in range(MOST_OWN_STREAMS + 1)),
     "too many references": (
         Delivery(

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.request import urlopen
 
+import aiomqtt
 import pytest
 
 import collector.translator
@@ -141,6 +143,17 @@ def test_what_waits_is_bounded(translator: Translator, monkeypatch: pytest.Monke
     for topic in ("tl/0/nobody/up", "tl/99/x/up", "other", up_topic(agent_in(range(SHARDS), 30).name)):
         translator._put(topic, b"")
     assert translator.not_mine >= 3
+
+
+def test_a_broker_that_does_not_let_us_listen_is_an_error(translator: Translator) -> None:
+    """Else nobody would notice that nothing ever comes."""
+
+    class Refusing:
+        async def subscribe(self, topic: str, qos: int) -> tuple[int]:
+            return (0x80 if topic.startswith(f"tl/{OTHER_SHARD}/") else 1,)
+
+    with pytest.raises(aiomqtt.MqttError, match=f"listen to tl/{OTHER_SHARD}/"):
+        asyncio.run(translator._subscribe(cast(aiomqtt.Client, Refusing())))
 
 
 # As processes, with a real broker

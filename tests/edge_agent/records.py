@@ -53,7 +53,7 @@ class Bench:
     """An outbox with its spool and memory in a folder, and a time that passes when it is told to."""
 
     def __init__(self, folder: Path, *, spool_bytes: int = 1 << 20, epoch: Epoch = EPOCH, **options: Any) -> None:
-        self.settings = Settings(name=AGENT, **options)
+        self.settings = Settings(name=AGENT, spool_bytes=max(spool_bytes, 64 << 10), **options)
         self.spool = Spool.open(folder / "up", max_bytes=spool_bytes, fsync=self.settings.fsync)
         self.memory = Memory(folder)
         self.outbox = Outbox(AGENT, epoch, self.spool, self.memory, PACKER, self.settings)

@@ -28,13 +28,25 @@ def test_a_group_is_empty_until_something_is_in_it() -> None:
 
 def test_a_group_is_full_by_count() -> None:
     made = group(batch_records=3)
-    assert [made.add(begun(key), 1, 0.0) for key in range(3)] == [False, False, True]
+    full = []
+    for key in range(3):
+        made.add(begun(key), 1, 0.0)
+        full.append(made.is_full)
+    assert full == [False, False, True]
+
+
+def test_a_group_does_not_outgrow_a_small_spool() -> None:
+    """However well it would be compressed."""
+    small, large = (group(spool_bytes=size, batch_bytes=32_000, batch_records=10_000) for size in (64 << 10, 1 << 30))
+    assert filled(small) == (64 << 10) // 16 // 100 + 1
+    assert filled(large) > 500
 
 
 def test_progress_does_not_fill_a_group() -> None:
     made = group(batch_records=2)
     for watermark in range(50):
-        assert not made.add(pending(Progress(ALERTS, watermark, 0), PACKER), 50, 0.0)
+        made.add(pending(Progress(ALERTS, watermark, 0), PACKER), 50, 0.0)
+    assert not made.is_full
     assert made.progress() == [pending(Progress(ALERTS, 49, 0), PACKER)]
 
 

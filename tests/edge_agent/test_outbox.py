@@ -506,6 +506,21 @@ def test_with_block_a_full_spool_is_trouble_until_there_is_room(tmp_path: Path) 
         assert (bench.outbox.trouble, numbers) == ("", list(range(put)))
 
 
+def test_a_journal_does_not_fill_a_small_spool(tmp_path: Path) -> None:
+    """Records that are all alike fit into a batch by the hundred, but each is a piece of the journal by itself."""
+    most_bytes = 64 << 10
+    options: dict[str, Any] = {"when_full": "block", "batch_age_s": 3600, "batch_bytes": 32_000}
+    with Bench(tmp_path, spool_bytes=most_bytes, **options) as bench:
+        for key in range(950):
+            bench.put(begun(key))
+            with pytest.raises(TimeoutError):
+                bench.outbox.flush(0.0)
+            bench.step()
+            assert bench.outbox.trouble == ""
+            if bench.spool.count:
+                bench.spool.release(bench.spool.next - 1)
+
+
 # What is remembered
 
 
@@ -553,3 +568,51 @@ def test_what_an_earlier_process_had_no_room_for_comes_first(tmp_path: Path) -> 
             bench.outbox.flush(0.0)
         bench.step(1.0)
         assert [read_header(entry.data)[0].nonce for entry in bench.spool.entries()] == [EPOCH.nonce, 77]
+
+
+def test_what_belongs_together_is_on_disk_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch may end in the middle of it: then all of it is in the journal before."""
+    with Bench(tmp_path / "agent", batch_bytes=100, flush_s=0.1) as bench:
+        images: list[Path] = []
+        append = bench.spool.append
+
+        def spied(data: bytes) -> int:
+            images.append(crashed(tmp_path / "agent", f"before-{len(images)}"))
+            number = append(data)
+            images.append(crashed(tmp_path / "agent", f"after-{len(images)}"))
+            return number
+
+        monkeypatch.setattr(bench.spool, "append", spied)
+        bench.put(begun(0), begun(1))
+        bench.outbox.put_all([(begun(key, os.urandom(40)), EVENT_BYTES) for key in range(2, 10)])
+        bench.put(begun(10))
+        bench.step()
+        bench.step(0.2)
+        bench.step(1.0)
+        assert len(images) > 2
+        for image in images:
+            found = [each.key for each in records_after_crash(image)]
+            assert found == list(range(len(found)))
+            assert len(found) in (0, 2) or len(found) >= 10, f"{image.name}: a part of it only"
+
+
+def test_callers_that_wait_for_room_do_not_wake_each_other(tmp_path: Path) -> None:
+    with Bench(tmp_path, when_full="block", memory_bytes=LEAST_MEMORY_BYTES) as bench:
+        bench.put(*[begun(key) for key in range(LEAST_MEMORY_BYTES // EVENT_BYTES)])
+        waiting = [threading.Thread(target=bench.put, args=(begun(key),), daemon=True) for key in range(2)]
+        for thread in waiting:
+            thread.start()
+        time.sleep(0.1)
+        before = time.process_time()
+        time.sleep(0.5)
+        assert time.process_time() - before < 0.25, "a hot loop"
+        while any(thread.is_alive() for thread in waiting):
+            bench.step(1.0)
+
+
+def test_after_a_defect_memory_does_not_grow(tmp_path: Path) -> None:
+    with Bench(tmp_path, memory_bytes=LEAST_MEMORY_BYTES) as bench:
+        bench.outbox.fail()
+        bench.put(*[begun(key) for key in range(3 * LEAST_MEMORY_BYTES // EVENT_BYTES)])
+        assert bench.outbox.held_bytes <= LEAST_MEMORY_BYTES
+        assert bench.outbox.dropped > 0

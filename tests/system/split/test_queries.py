@@ -23,7 +23,7 @@ from threadline.cli import app as threadline
 LOSS, DUPLICATES, DELAY_S = 0.20, 0.10, (0.0, 0.1)
 OUTAGE_S = 30.0
 MIDDLE_S = 25.0
-FLUSH_S = 1.0  # few large messages instead of many small ones
+FLUSH_S = 0.5
 
 # query on one device, its parts, its sink
 QUERIES: list[tuple[Callable[[], Plan], str, str, str]] = [
@@ -48,7 +48,7 @@ def test_four_queries_over_two_agents_each_find_what_one_process_finds(
         for _, sensing, finding, _ in QUERIES:
             for part, agents, link in ((sensing, senders, links[0]), (finding, receivers, links[1])):
                 app = paced_app(tmp_path, part, MIDDLE_S)
-                agents.append(cloud.agent(agent_of(part), app, link, flush_s=FLUSH_S))
+                agents.append(cloud.agent(agent_of(part), app, link, flush_s=FLUSH_S, batch_age_s=FLUSH_S))
         with ThreadPoolExecutor(len(QUERIES)) as pool:
             list(pool.map(AgentProcess.start, [*receivers, *senders]))
         wait_until(lambda: all(agent.has_taken for agent in receivers), "all receivers have taken something", 20)

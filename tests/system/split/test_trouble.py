@@ -51,7 +51,7 @@ def gaps(log: Path, agent: str) -> list[Gap]:
 
 def test_a_receiver_that_is_killed_takes_every_tuple_once(cloud: Cloud, tmp_path: Path) -> None:
     sender = cloud.agent(SENDER, sender_app(tmp_path, 900, per_s=300), flush_s=FLUSH_S)
-    receiver = cloud.agent(RECEIVER, receiver_app(tmp_path), flush_s=FLUSH_S, batch_age_s=60.0)
+    receiver = cloud.agent(RECEIVER, receiver_app(tmp_path), flush_s=FLUSH_S)
     receiver.start()
     sender.start()
     random = Random(7)
