@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from protocol.mqttsn import (
     ConnAck,
     Connect,
@@ -20,6 +18,7 @@ from protocol.mqttsn import (
     ReturnCode,
     WillTopic,
 )
+from protocol.structs import replaced
 from tests.support.peers import retained
 from tests.support.waiting import wait_until
 from tests.system.conftest import NewDevice, NewRecorder
@@ -83,7 +82,7 @@ def test_a_client_that_does_not_acknowledge_is_sent_everything_again(
         copy = deaf.expect(Publish)
         copies[copy.msg_id].append(copy)
     for original in (first, second):
-        assert all(each == replace(original, dup=True) for each in copies[original.msg_id])
+        assert all(each == replaced(original, dup=True) for each in copies[original.msg_id])
 
     deaf.send(PubAck(first.topic_id, first.msg_id, ReturnCode.ACCEPTED))
     deaf.send(PubRec(second.msg_id))
