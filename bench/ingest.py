@@ -2,9 +2,9 @@
 
 Each agent tells results of 50 readings each, in batches of 1,200 bytes, and sends on when it is acknowledged. Figures
 are per second of the translator's own CPU time (user and system, all threads), so they say what one core can do; the
-wall time, which Mosquitto and the simulated agents share on the same machine, is printed beside it. The log is read back and
-compared in the end. A commit gathers what came while the last one was on its way (5 ms at least), and ends with
-fdatasync; nothing is acknowledged before that.
+wall time, which Mosquitto and the simulated agents share on the same machine, is printed beside it. The log is read
+back and compared in the end. A commit gathers what came while the last one was on its way (5 ms at least), and ends
+with fdatasync; nothing is acknowledged before that.
 """
 
 from __future__ import annotations
