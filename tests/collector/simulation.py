@@ -416,12 +416,15 @@ class World:
             device.disk_is_full = False
             device.light_fuse(1 << 60)
             device.end()
-        for _ in range(100):
+        idle, left = 0, -1
+        while idle < 100:  # as long as it gets less
             self.run(10.0)
             if all(device.spool.count == 0 and device.life.ended for device in self.devices.values()):
                 self.run(2 * _VERY_LATE_S)
                 return
-        raise AssertionError({name: list(device.spool.entries()) for name, device in self.devices.items()})
+            before, left = left, sum(device.spool.count for device in self.devices.values())
+            idle = 0 if left < before else idle + 1
+        raise AssertionError({name: device.spool.count for name, device in self.devices.items()})
 
     def close(self) -> None:
         for device in self.devices.values():
