@@ -15,7 +15,7 @@ setup: ## Create .venv from requirements.lock and install the system tools
 
 # Most of the time goes to waiting for slow links, so there are more workers than cores.
 test: lint ## Run lint, then the tests
-	$(BIN)/python -m pytest -n 4 --dist worksteal
+	$(BIN)/python -m pytest -n 6 --dist worksteal
 
 lint: setup ## Run ruff and mypy
 	$(BIN)/ruff check .

@@ -22,25 +22,28 @@ from edge_agent.spool import Spool, SpoolFull
 
 folder, fsync, max_bytes, action = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
 spool = Spool.open(folder, max_bytes=max_bytes, segment_bytes=1000, fsync=fsync)
-if spool.recovered_journal:
-    number = spool.append(b"|".join(spool.recovered_journal))
-    print("entry", number, flush=True)
-while True:
-    number = spool.next
-    for piece in range(number % 4):
-        spool.journal(b"%d.%d" % (number, piece), number)
-        print("piece", number, piece, flush=True)
+
+
+def append(entry):
     while True:
         try:
-            pieces = b"|".join(b"%d.%d" % (number, piece) for piece in range(number % 4))
-            spool.append(pieces + b"#" * (150 + number % 100))
-            break
+            print("entry", spool.append(entry), flush=True)
+            return
         except SpoolFull:
             if action == "release":
                 spool.release(spool.first + 20)
             else:
                 spool.replace_oldest(b"gap")
-    print("entry", number, flush=True)
+
+
+if spool.recovered_journal:
+    append(b"|".join(spool.recovered_journal))
+while True:
+    number = spool.next
+    for piece in range(number % 4):
+        spool.journal(b"%d.%d" % (number, piece), number)
+        print("piece", number, piece, flush=True)
+    append(b"|".join(b"%d.%d" % (number, piece) for piece in range(number % 4)) + b"#" * (150 + number % 100))
     if number % 16 == 0:
         spool.sync()
 """
