@@ -24,11 +24,10 @@ folder, fsync, max_bytes, action = Path(sys.argv[1]), sys.argv[2], int(sys.argv[
 spool = Spool.open(folder, max_bytes=max_bytes, segment_bytes=1000, fsync=fsync)
 
 
-def append(entry):
+def with_room(write, *what):
     while True:
         try:
-            print("entry", spool.append(entry), flush=True)
-            return
+            return write(*what)
         except SpoolFull:
             if action == "release":
                 spool.release(spool.first + 20)
@@ -37,13 +36,14 @@ def append(entry):
 
 
 if spool.recovered_journal:
-    append(b"|".join(spool.recovered_journal))
+    print("entry", with_room(spool.append, b"|".join(spool.recovered_journal)), flush=True)
 while True:
     number = spool.next
     for piece in range(number % 4):
-        spool.journal(b"%d.%d" % (number, piece), number)
+        with_room(spool.journal, b"%d.%d" % (number, piece), number)
         print("piece", number, piece, flush=True)
-    append(b"|".join(b"%d.%d" % (number, piece) for piece in range(number % 4)) + b"#" * (150 + number % 100))
+    pieces = b"|".join(b"%d.%d" % (number, piece) for piece in range(number % 4))
+    print("entry", with_room(spool.append, pieces + b"#" * (150 + number % 100)), flush=True)
     if number % 16 == 0:
         spool.sync()
 """
