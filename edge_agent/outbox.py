@@ -151,15 +151,24 @@ class Outbox:
     # Any thread
 
     def put(self, row: Pending, size: int) -> None:
-        """Take a record over. Returns at once as long as there is memory for it."""
+        """Take a record over. Returns at once as long as there is memory for it.
+
+        No lock is taken as a rule, because it would take as long as all the rest: the queue needs none, and that it is
+        looked at whether the writer sleeps only after something was put there is what keeps it from oversleeping.
+        """
+        if self._held_bytes + size > self._most_bytes:
+            with self._lock:
+                if not self._make_room(size, row[0]):
+                    return
+        self._queue.append((row, size))
+        self._held_bytes += size
+        if self._parked:
+            self._unpark()
+
+    def _unpark(self) -> None:
         with self._lock:
-            if self._held_bytes + size > self._most_bytes and not self._make_room(size, row[0]):
-                return
-            self._queue.append((row, size))
-            self._held_bytes += size
-            if self._parked:
-                self._parked = False
-                self._condition.notify_all()
+            self._parked = False
+            self._condition.notify_all()
 
     def put_all(self, rows: Sequence[tuple[Pending, int]]) -> None:
         """Take records over that a crash must leave all of, or none."""
@@ -291,7 +300,8 @@ class Outbox:
             if not (urgent or self._woken or (self._queue and self._flush_at == _NEVER)):
                 # While records wait for their flush, those that come after them need not wake anybody.
                 self._parked = not self._queue
-                self._condition.wait(min(max(0.0, until - now), threading.TIMEOUT_MAX))
+                if not (self._parked and self._queue):  # none came just now, before they could see that we sleep
+                    self._condition.wait(min(max(0.0, until - now), threading.TIMEOUT_MAX))
                 self._parked = False
             self._woken = False
 
@@ -351,7 +361,8 @@ class Outbox:
         self._sort_taken(now)
         # Only what is in the queue can be dropped, so no more is taken from there as long as anything is left.
         with self._condition:
-            self._taken, self._queue = self._queue, self._taken
+            for _ in range(len(self._queue)):  # others append meanwhile, without the lock
+                self._taken.append(self._queue.popleft())
         self._sort_taken(now)
         self._close(self._leaving)
         if self._group.is_full or now >= self._closing_at() or self._finishing:
