@@ -52,9 +52,15 @@ DataGiven = Data | Iterable[Data] | None
 
 def packed_items(given: DataGiven, packer: Packer) -> tuple[list[Item], int]:
     """Data as it goes into a row, and about how many bytes it holds."""
+    if type(given) is list and len(given) == 1 and type(given[0]) is Data:  # as a rule
+        data = given[0]
+        shape, value = packer.pack(data.attributes)
+        size = data._size + (9 * len(value) if type(value) is tuple else captured_size(value))
+        items: list[Item] = [(data._id, data._workflow_id, data._derivations, shape, value)]
+        return (items, size) if size < _CHECKED_FROM else fitted(items, packer)
     sequence: Sequence[Data] = given if type(given) is list else several(given)
     pack = packer.pack
-    items: list[Item] = []
+    items = []
     size = 0
     try:
         for data in sequence:
