@@ -9,6 +9,7 @@ import argparse
 import os
 import signal
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ exit code:
     130 or 143  stopped by SIGINT or SIGTERM
     141         nobody reads the output any more
 """
+_INSIST_S = 0.5
 _SUFFIXES = {".dot": "dot", ".gv": "dot", ".svg": "svg", ".json": "json"}
 
 
@@ -66,6 +68,7 @@ class Signals:
     def __init__(self) -> None:
         self._printing = False
         self._received: int | None = None
+        self._caught = threading.Event()
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:
@@ -74,13 +77,27 @@ class Signals:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._caught.set()
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         again, self._received = self._received is not None, number
+        if not again:
+            threading.Thread(target=self._insist, args=(number,), daemon=True).start()
         if again or not self._printing:
             raise _Signalled(number)
+
+    def _insist(self, number: int) -> None:
+        """Python drops what is raised while it collects garbage, and the signal would be forgotten."""
+        main = threading.main_thread().ident
+        assert main is not None
+        while not self._caught.wait(_INSIST_S):
+            signal.pthread_kill(main, number)
+
+    def caught(self) -> None:
+        """The exception has arrived where it is handled."""
+        self._caught.set()
 
     def print(self, text: str, out: TextIO) -> None:
         """Write all of the text, after what the app has printed; a signal waits for that, a second one does not.
@@ -192,14 +209,14 @@ def _run(arguments: argparse.Namespace, signals: Signals) -> int:
     except ConfigError as error:
         raise _Refused(str(error)) from error
     if settings.gateway:
-        return _run_connected(arguments, settings)
+        return _run_connected(arguments, settings, signals)
     for option in ("name", "spool", "config"):
         if getattr(arguments, option):
             raise _Refused(f"--{option} is for an agent, and there is no gateway: give --gateway HOST:PORT")
     return _run_here(arguments, signals)
 
 
-def _run_connected(arguments: argparse.Namespace, settings: Settings) -> int:
+def _run_connected(arguments: argparse.Namespace, settings: Settings, signals: Signals) -> int:
     import logging
 
     from edge_agent.agent import AgentFailed
@@ -223,6 +240,7 @@ def _run_connected(arguments: argparse.Namespace, settings: Settings) -> int:
     try:
         run.run(_say)
     except _Signalled as stop:
+        signals.caught()
         _say(f"stopped by {signal.Signals(stop.number).name}")
         code = 128 + stop.number
     except (StreamError, AgentFailed) as error:
@@ -296,6 +314,7 @@ def _run_here(arguments: argparse.Namespace, signals: Signals) -> int:
     except LimitReached:
         _say(f"stopped after {printer.shown} deliver{'y' if printer.shown == 1 else 'ies'}: {summary()}")
     except _Signalled as stop:
+        signals.caught()
         _say(f"stopped by {signal.Signals(stop.number).name}: {summary()}")
         raise
     except StreamError as error:
@@ -431,13 +450,15 @@ def main(argv: list[str] | None = None) -> int:
     if sys.stderr is None:  # closed by the caller; print() would take the standard output instead
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", errors="backslashreplace")
     arguments = _parser().parse_args(argv)
+    signals = Signals()
     try:
-        with Signals() as signals:
+        with signals:
             code: int = arguments.call(arguments, signals)
             if sys.stdout is not None:
                 signals.print("", sys.stdout)  # the rest of what the app has printed
             return code
     except _Signalled as stop:
+        signals.caught()
         return 128 + stop.number
     except _OutputClosed:
         return 128 + signal.SIGPIPE

@@ -236,6 +236,31 @@ def test_a_signal_ends_it_cleanly(
     assert numbers == list(range(1, len(numbers) + 1))
 
 
+def test_a_signal_that_comes_while_python_forgets_exceptions_still_ends_it(
+    app: Callable[[str], str], tmp_path: Path
+) -> None:
+    """What a finaliser raises is printed and dropped."""
+    text = (
+        "import time\n"
+        "class Last:\n"
+        "    def __del__(self): time.sleep(1.0)\n"
+        "def main(agent):\n"
+        "    print('now', flush=True)\n"
+        "    last = Last()\n"
+        "    del last\n"
+        "    time.sleep(3600)\n"
+    )
+    command = ("run", app(text), "--gateway", NOWHERE, "--name", "pump-7", "--spool", str(tmp_path / "spool"))
+    with started(*command, "--drain", "0.2") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "now\n"
+        time.sleep(0.2)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert "Exception ignored" in err and "threadline-agent: stopped by SIGTERM" in err.splitlines()
+
+
 def test_a_second_signal_does_not_wait_for_acknowledgements(app: Callable[[str], str], tmp_path: Path) -> None:
     command = ("run", app(LIVE.format(live=True)), "--gateway", NOWHERE, "--spool", str(tmp_path / "spool"))
     with started(*command, "--drain", "600") as process:

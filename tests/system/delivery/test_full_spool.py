@@ -44,7 +44,7 @@ def test_the_oldest_are_dropped_and_a_gap_names_exactly_what_is_missing(
         is_heard(cloud, app)
         if not acknowledged:  # what is logged from now on is dropped all the same, for all that the agent knows
             link.one_way = True
-            is_heard(cloud, app, 5)  # no more than fits into the window
+            app.captured(20)  # as much of it as fits into the window is heard
         link.partitioned = True
         app.captured(600)
         link.partitioned = link.one_way = False
