@@ -69,7 +69,7 @@ class ConnectedRun:
             self._thread.join(_STOP_S)  # it may wait for a source; what it says after the end is left out
         left = self.agent.close(drain_s)
         status = self.agent.status()
-        text = f"{status['batches']} batches, {status['dropped']} records dropped"
+        text = f"{status['batches']} batch{'es' * (status['batches'] != 1)}, {status['dropped']} records dropped"
         given_up = sum(send["given_up"] for send in status["sends"].values())
         if given_up:
             text += f", {given_up} tuples for other agents given up"

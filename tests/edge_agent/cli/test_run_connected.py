@@ -229,7 +229,7 @@ def test_a_signal_ends_it_cleanly(
     assert process.returncode == code
     lines = err.splitlines()
     assert f"threadline-agent: stopped by {number.name}" in lines
-    assert re.fullmatch(r"threadline-agent: \d+ batches, 0 records dropped; \d+ not acknowledged yet: .*", lines[-1])
+    assert re.fullmatch(r"threadline-agent: \d+ batch(es)?, 0 records dropped; \d+ not acknowledged yet: .*", lines[-1])
     records = spooled(tmp_path / "spool", "pump-7")
     assert has_ended(records)
     numbers = [each.payload for each in records if isinstance(each, Delivery)]
