@@ -18,6 +18,7 @@ from pathlib import Path
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any, cast
 
+from edge_agent.background import Background
 from edge_agent.config import ConfigError, Settings, load_settings
 from edge_agent.epoch import begin_epoch
 from edge_agent.grouping import size_of
@@ -115,7 +116,7 @@ class Agent:
         self._inbox: deque[Callable[[float], None]] = deque()
         self._status_at = self._file_at = 0.0
         self.operators: Callable[[], dict[str, tuple[int, int, int, int]]] = dict
-        self._thread = threading.Thread(target=self._run, name=f"agent {self.name}", daemon=True)
+        self._thread = Background(target=self._run, name=f"agent {self.name}", daemon=True)
 
     def start(self) -> Agent:
         """Begin to write and to send."""

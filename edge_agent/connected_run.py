@@ -15,6 +15,7 @@ from edge_agent.plan_run import PlanRun
 from protocol.structs import replaced
 
 _LOG = logging.getLogger(__name__)
+_LOOK_S = 0.5
 _STOP_S = 2.0
 
 
@@ -47,8 +48,8 @@ class ConnectedRun:
             self._thread.start()
         if self._main is not None:
             self._main(agent)
-        if self._thread is not None:
-            self._thread.join()
+        while self._thread is not None and self._thread.is_alive():
+            self._thread.join(_LOOK_S)  # a signal may have gone to another thread, and would not wake this one
         if self._error is not None:
             raise self._error
         agent.check()

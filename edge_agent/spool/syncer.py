@@ -7,6 +7,8 @@ import threading
 from collections.abc import Sequence
 from queue import SimpleQueue
 
+from edge_agent.background import Background
+
 
 class Syncer:
     """One sync at a time. The thread starts with the first one."""
@@ -24,7 +26,7 @@ class Syncer:
         self.busy = True
         self.error = None
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="sync", daemon=True)
+            self._thread = Background(target=self._run, name="sync", daemon=True)
             self._thread.start()
         self._orders.put(handles)
 

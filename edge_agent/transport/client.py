@@ -17,6 +17,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any
 
+from edge_agent.background import Background
 from edge_agent.transport.address import SocketAddress, resolve
 from edge_agent.transport.config import SessionConfig, Will
 from edge_agent.transport.link import State
@@ -96,7 +97,7 @@ class Client:
                 if self._connect:
                     self._session.connect(monotonic())
                 name = f"mqttsn-{self._session.config.client_id}"
-                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._thread = Background(target=self._run, name=name, daemon=True)
                 self._waiters.thread = self._thread
                 self._thread.start()
         return self
