@@ -181,10 +181,6 @@ class AgentEpochs:
         """The epoch of the newest batch in the log."""
         return next(reversed(self.known.values()), None)
 
-    @property
-    def has_early(self) -> bool:
-        return bool(self._early)
-
     def find(self, nonce: int) -> EpochState | None:
         """What is known of an epoch."""
         return self.known.get(nonce) or self.closing.get(nonce) or self.recalled.get(nonce)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 NUMBER_BITS = 27
-SEQ_BITS = 36
 MOST_STREAMS = (1 << NUMBER_BITS) - 1
 
 _SCHEMA_VERSION = 1
@@ -68,18 +67,6 @@ class Epoch(NamedTuple):
     shown: int
     reflashed: bool
     """The agent's counter has begun anew, as on a card that was written again: another start had this number before."""
-
-
-def cloud_id(number: int, seq: int) -> int:
-    """The id of a tuple in the cloud: stream and seq in one positive 64-bit number."""
-    if not (0 < number <= MOST_STREAMS and 0 <= seq < 1 << SEQ_BITS):
-        raise ValueError(f"no tuple can have stream number {number} and seq {seq}")
-    return number << SEQ_BITS | seq
-
-
-def split_cloud_id(tuple_id: int) -> tuple[int, int]:
-    """The stream's number and the seq of a tuple."""
-    return tuple_id >> SEQ_BITS, tuple_id & ((1 << SEQ_BITS) - 1)
 
 
 def _now_ms() -> int:

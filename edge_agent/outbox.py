@@ -24,7 +24,7 @@ from edge_agent.spool import Spool, SpoolError, SpoolFull, SpoolUnwritable, Sync
 from protocol.records import Gap, Lost, Received
 from protocol.structs import Struct
 from protocol.wire.batch import Header, encode_batch
-from protocol.wire.compression import READABLE, Codec
+from protocol.wire.compression import Codec
 from protocol.wire.documents import read_document
 from protocol.wire.sections import EventKind, Kind, Pending, pending
 from protocol.wire.values import Packer
@@ -105,7 +105,6 @@ class Outbox:
         self.dropped = 0
         self.trouble = ""
         self.given_up: Callable[[], None] = lambda: None
-        self.readable: frozenset[int] = READABLE
         self._agent = agent
         self._spool = spool
         self._memory = memory
@@ -497,9 +496,7 @@ class Outbox:
     def _encoded(self, rows: Sequence[Pending], progress: Sequence[Pending]) -> bytes:
         state = self.state
         header = Header(state.epoch, state.nonce, state.next_seq)
-        return encode_batch(
-            header, [*rows, *progress], self._agent, first_event=state.next_event, readable=self.readable
-        )
+        return encode_batch(header, [*rows, *progress], self._agent, first_event=state.next_event)
 
     def _append(self, data: bytes) -> None:
         while True:

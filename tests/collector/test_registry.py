@@ -11,8 +11,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from collector.registry import (
     MOST_STREAMS,
@@ -23,8 +21,6 @@ from collector.registry import (
     RegistryUnavailable,
     StreamName,
     StreamNumber,
-    cloud_id,
-    split_cloud_id,
 )
 
 NONCE = 2**64 - 1
@@ -132,25 +128,6 @@ def test_a_card_that_was_written_again_gets_numbers_that_are_free(tmp_path: Path
     with sqlite3.connect(path) as db:
         assert db.execute("SELECT DISTINCT first_seen_ms FROM epochs").fetchall() == [(1234,)]
     registry.close()
-
-
-# Ids
-
-
-@given(number=st.integers(1, MOST_STREAMS), seq=st.integers(0, 2**36 - 1))
-def test_a_cloud_id_is_a_positive_int64_that_splits_again(number: int, seq: int) -> None:
-    assert 0 < cloud_id(number, seq) < 2**63
-    assert split_cloud_id(cloud_id(number, seq)) == (number, seq)
-
-
-@pytest.mark.parametrize(("number", "seq"), [(0, 1), (2**27, 1), (-1, 1), (1, -1), (1, 2**36)])
-def test_no_cloud_id_can_be_taken_for_another(number: int, seq: int) -> None:
-    with pytest.raises(ValueError, match="no tuple"):
-        cloud_id(number, seq)
-
-
-def test_ids_of_a_stream_are_in_the_order_of_its_tuples() -> None:
-    assert cloud_id(1, 2**36 - 1) < cloud_id(2, 0) < cloud_id(2, 1)
 
 
 # Errors

@@ -67,6 +67,7 @@ def test_columns_come_back_as_they_were(made: list[Any]) -> None:
 def test_ids_are_positive_up_to_the_last_number() -> None:
     ids = cloud_ids(np.array([1, MOST_NUMBER], "<i8"), [0, 1, 1], [0, 0, MOST_SEQ])
     assert ids.tolist() == [1 << SEQ_BITS, MOST_NUMBER << SEQ_BITS, 2**63 - 1]
+    assert (ids >> SEQ_BITS).tolist() == [1, MOST_NUMBER, MOST_NUMBER], "a stream's tuples stand together, in order"
 
 
 @given(st.lists(st.tuples(st.sampled_from([REPORTS, ALERTS]), seqs, times), min_size=1, max_size=20))
