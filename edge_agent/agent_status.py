@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from edge_agent.agent import host_name, state_folder
 from edge_agent.config import Settings
+from edge_agent.home import host_name, state_folder
 
 _TRIES = 5
 

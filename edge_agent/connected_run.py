@@ -7,10 +7,11 @@ import threading
 from collections.abc import Callable
 
 from edge_agent import capture
-from edge_agent.agent import Agent, host_name, state_folder
+from edge_agent.agent import Agent
 from edge_agent.app_file import App
 from edge_agent.collector import relax_collector
 from edge_agent.config import Settings
+from edge_agent.home import host_name, state_folder
 from edge_agent.plan_run import PlanRun
 from protocol.structs import replaced
 

@@ -6,15 +6,15 @@ or takes nothing, the agent starts all the same: the nonce tells the starts apar
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 from zlib import crc32
 
+from edge_agent.logger import Logger
 from edge_agent.spool.files import write_at
 from protocol.structs import Struct
 
-log = logging.getLogger(__name__)
+_LOG = Logger(__name__)
 
 _FILE = "epoch"
 _MOST_DIGITS = 20
@@ -35,7 +35,7 @@ def begin_epoch(folder: Path) -> Epoch:
         folder.mkdir(parents=True, exist_ok=True)
         _save(folder, counter)
     except OSError as error:
-        log.warning("epoch %d: the counter cannot be kept and may repeat: %s", counter, error)
+        _LOG.warning("epoch %d: the counter cannot be kept and may repeat: %s", counter, error)
     return Epoch(counter, int.from_bytes(os.urandom(8), "little"))
 
 
@@ -45,11 +45,11 @@ def _last_counter(path: Path) -> int:
     except FileNotFoundError:
         return 0
     except OSError as error:
-        log.warning("epoch file %s cannot be read, counting from 1: %s", path, error)
+        _LOG.warning("epoch file %s cannot be read, counting from 1: %s", path, error)
         return 0
     digits = text[:_MOST_DIGITS].partition(b" ")[0]
     if not digits.isdigit() or text != _line(int(digits)):
-        log.warning("epoch file %s is damaged, counting from 1: %r", path, text[:40])
+        _LOG.warning("epoch file %s is damaged, counting from 1: %r", path, text[:40])
         return 0
     return int(digits)
 

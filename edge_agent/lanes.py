@@ -1,4 +1,4 @@
-"""From the spool to those who wait for it: batches to the cloud, crossings to other agents.
+"""From the spool to those who wait for it; here, batches to the cloud.
 
 A lane sends the entries of one spool in order, a window of them at a time, and lets go of them when they were
 acknowledged. It runs on the agent's writing thread; what other threads learn is handed to it there.
@@ -6,19 +6,19 @@ acknowledged. It runs on the agent's writing thread; what other threads learn is
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from random import Random
 
+from edge_agent.logger import Logger
 from edge_agent.sending import Flight, Sending
 from edge_agent.spool import Entry, Spool
 from edge_agent.transport import TransportError
-from protocol.wire.answers import Logged, Taken
+from protocol.wire.answers import Logged
 from protocol.wire.batch import frame, read_header, recoded
 from protocol.wire.compression import Codec
 from protocol.wire.errors import MalformedBatch
 
-_LOG = logging.getLogger(__name__)
+_LOG = Logger(__name__)
 _BUSY_S = 0.2
 
 # Publishes bytes; the number comes back, on any thread, when the transport has done its part.
@@ -136,25 +136,3 @@ class Uplink(Lane):
         if answer.duplicate and not self.duplicate:
             _LOG.error("another agent uses the same name agent=%s", self._agent)
         self.duplicate = answer.duplicate
-
-
-class CrossingLane(Lane):
-    """Tuples on their way to the agents that receive them; the slowest of these decides."""
-
-    def __init__(
-        self, agent: str, spool: Spool, spool_id: int, receivers: Sequence[str], publish: Publish, window: int
-    ) -> None:
-        super().__init__(agent, spool, publish, window)
-        self.spool_id = spool_id
-        self._taken = dict.fromkeys(receivers, spool.first)
-
-    def taken(self, answer: Taken, now: float) -> None:
-        """A receiver says how far it has come."""
-        if answer.nonce != self.spool_id or answer.receiver not in self._taken or answer.next_seq > self._spool.next:
-            return
-        self._taken[answer.receiver] = max(self._taken[answer.receiver], answer.next_seq)
-        through = min(self._taken.values()) - 1
-        numbers = [number for number, flight in self.sending.flights.items() if flight.last <= through]
-        if through >= self._spool.first:
-            self._release(numbers, through, now)
-        self.sending.missing(answer.next_seq, now)

@@ -9,7 +9,6 @@ Records are numbered in the order in which they are written, so whatever is lost
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -19,17 +18,18 @@ from edge_agent.config import Settings
 from edge_agent.epoch import Epoch
 from edge_agent.giving_up import replacement
 from edge_agent.grouping import Group
+from edge_agent.logger import Logger
 from edge_agent.memory import Memory, Progressed
+from edge_agent.pieces import Piece, encode_piece
 from edge_agent.spool import Spool, SpoolError, SpoolFull, SpoolUnwritable, Syncer, Unsynced
 from protocol.records import Gap, Lost, Received
 from protocol.structs import Struct
 from protocol.wire.batch import Header, encode_batch
-from protocol.wire.compression import Codec
 from protocol.wire.documents import read_document
 from protocol.wire.sections import EventKind, Kind, Pending, pending
 from protocol.wire.values import Packer
 
-_LOG = logging.getLogger(__name__)
+_LOG = Logger(__name__)
 _RETRY_S = 1.0
 _PATIENCE_S = 1.0
 _OVERFLOW = "dropped: the disk could not keep up"
@@ -130,7 +130,8 @@ class Outbox:
         self._is_whole = True  # and they do not end within records that belong together
         self._ready: _Batch | None = None
         self._afters: deque[_After] = deque()
-        self._has_begun = False
+        self._has_begun = self._closes_next = False
+        self._has_news = False  # for the memory: another batch was written since it was asked to keep something
         self._flush_at = _NEVER
         self._retry_at = 0.0
         self._syncer = Syncer()
@@ -206,6 +207,10 @@ class Outbox:
     def finish(self) -> None:
         """From now on nothing waits for more to fill a batch."""
         self._finishing = True
+
+    def hurry(self) -> None:
+        """On the writing thread: what is written next becomes a batch at once."""
+        self._closes_next = self._urgent = True
 
     def wake(self) -> None:
         """Make the writing thread look around."""
@@ -364,15 +369,20 @@ class Outbox:
                 self._taken.append(self._queue.popleft())
         self._sort_taken(now)
         self._close(self._leaving)
-        if self._group.is_full or now >= self._closing_at() or self._finishing:
+        if self._group.is_full or now >= self._closing_at() or self._finishing or self._closes_next:
             self._close(self._group)
+            self._closes_next = False
         self._journal()
         durable = any(after.durable for after in self._afters)
         if durable:
             self._spool.sync(force=True)
         elif self._settings.fsync == "interval":
             self._sync_aside(now)
-        self._memory.keep(self.state, durable=durable)
+        if self._has_news or not self._has_begun:
+            self._memory.keep(self.state, durable=durable)
+            self._has_news = False
+        elif durable:
+            self._memory.sync()
         self._has_begun = True
         while self._afters:
             self._afters[0].action()
@@ -457,6 +467,7 @@ class Outbox:
         if group is self._group:
             self._close(self._leaving)  # what is promised here, and the end, come after all that was said before them
         most = self._settings.batch_bytes * _TOO_LARGE
+        besides: Sequence[Pending] = ()
         while group:
             rows = group.rows
             data = self._encoded(rows, group.progress())
@@ -469,6 +480,8 @@ class Outbox:
                 self._write_piece(besides, events_in(rows), 1)
             self._ready = _Batch(data, group, len(rows))
             self._append_ready()
+        if besides and group is self._leaving and self._spool.journal_is_roomy:
+            self._close(self._group)  # what waits there was written again and again, and the journal is full of it
 
     def _append_ready(self) -> None:
         """Once it is encoded a batch does not change any more, however often the spool refuses it: what is in the
@@ -518,6 +531,7 @@ class Outbox:
 
     def _note(self, rows: Sequence[Pending], progress: Sequence[Pending]) -> None:
         """What these records say of how far everything has come."""
+        self._has_news = True
         state = self.state
         state.next_seq += 1
         state.next_event += events_in(rows)
@@ -545,8 +559,7 @@ class Outbox:
     ) -> None:
         state = self.state
         header = Header(state.epoch, state.nonce, state.next_seq + ahead)
-        first_event = state.next_event + events_before
-        piece = encode_batch(header, [*rows, *progress], self._agent, first_event=first_event, codec=Codec.NONE)
+        piece = encode_piece(Piece(header, state.next_event + events_before, [*rows, *progress]))
         while True:
             try:
                 self._spool.journal(piece, self._spool.next + ahead)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from itertools import chain
 
+from edge_agent.logger import Logger
 from edge_agent.memory import Progressed
+from edge_agent.pieces import decode_piece
 from edge_agent.spool import Spool, SpoolError
 from protocol.records import Assertion, Delivery, End, Gap, Progress, Received, SourcePayload
-from protocol.wire.batch import Header, close_batch, decode_batch, read_header
-from protocol.wire.compression import decompress
+from protocol.wire.batch import Header, decode_batch, encode_batch, read_header
 from protocol.wire.errors import MalformedBatch
 
-_LOG = logging.getLogger(__name__)
+_LOG = Logger(__name__)
 CRASH = "crash: what was not on disk yet is lost, and so are open windows"
 
 
@@ -27,12 +27,11 @@ def close_journal(spool: Spool, agent: str) -> bytes | None:
     if not pieces:
         return None
     try:
-        heads = [read_header(piece) for piece in pieces]
-        header, _ = heads[0]
-        bodies = [
-            decompress(data, each.codec) for each, data in heads if (each.nonce, each.seq) == (header.nonce, header.seq)
-        ]
-        batch = close_batch(header, b"".join(bodies))
+        first, *more = [decode_piece(piece) for piece in pieces]
+        for piece in more:
+            if piece.header == first.header:
+                first.rows.extend(piece.rows)
+        batch = encode_batch(first.header, first.rows, agent, first_event=first.first_event)
     except MalformedBatch as error:
         _LOG.error("the journal cannot be read agent=%s error=%s", agent, error)
         return None

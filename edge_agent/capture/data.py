@@ -54,19 +54,19 @@ def packed_items(given: DataGiven, packer: Packer) -> tuple[list[Item], int]:
     """Data as it goes into a row, and about how many bytes it holds."""
     if type(given) is list and len(given) == 1 and type(given[0]) is Data:  # as a rule
         data = given[0]
-        shape, value = packer.pack(data.attributes)
-        size = data._size + (9 * len(value) if type(value) is tuple else captured_size(value))
+        shape, value, size = packer.pack_sized(data.attributes)
+        size += data._size
         items: list[Item] = [(data._id, data._workflow_id, data._derivations, shape, value)]
         return (items, size) if size < _CHECKED_FROM else fitted(items, packer)
     sequence: Sequence[Data] = given if type(given) is list else several(given)
-    pack = packer.pack
+    pack = packer.pack_sized
     items = []
     size = 0
     try:
         for data in sequence:
-            shape, value = pack(data.attributes)
+            shape, value, value_size = pack(data.attributes)
             items.append((data._id, data._workflow_id, data._derivations, shape, value))
-            size += data._size + (9 * len(value) if type(value) is tuple else captured_size(value))
+            size += data._size + value_size
     except AttributeError:  # something in it is no Data
         items = list(_packed_one_by_one(sequence, packer))
         size = sum(map(_bytes_in, items))

@@ -5,14 +5,14 @@ Capturing must not break the program that is watched, so nothing here raises unl
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 
 from edge_agent.capture.errors import CaptureError, error_text
+from edge_agent.logger import Logger
 from protocol.wire.values import Unserialisable
 
-_LOG = logging.getLogger("edge_agent.capture")
+_LOG = Logger("edge_agent.capture")
 
 
 class Misuse:

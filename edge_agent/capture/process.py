@@ -8,7 +8,6 @@ when they need it.
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import sys
 import threading
@@ -17,9 +16,10 @@ from weakref import WeakSet
 
 from edge_agent.capture.misuse import STRICT_BY_ENVIRONMENT, misuse
 from edge_agent.capture.recorder import NOWHERE, Recorder
+from edge_agent.logger import Logger
 
 EXIT_S = 2.0  # how long the end of the program may wait for the network
-_LOG = logging.getLogger("edge_agent.capture")
+_LOG = Logger("edge_agent.capture")
 
 
 class _Agent(Recorder, Protocol):

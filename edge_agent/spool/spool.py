@@ -217,6 +217,11 @@ class Spool:
         """What the folder takes up, all files together, the reserve as if it were always there."""
         return self._bytes
 
+    @property
+    def journal_is_roomy(self) -> bool:
+        """The journal has grown so much that the next entry should end it."""
+        return self._journal.is_roomy
+
     # -- writing
 
     def append(self, entry: bytes) -> int:
@@ -229,7 +234,7 @@ class Spool:
             if active is None or (active.offsets and active.size_bytes + frame_bytes > self._segment_bytes):
                 active = self._roll(frame_bytes)
             else:
-                self._check_room(frame_bytes)
+                self._check_room(frame_bytes - self._journal_gives_back())
             if self._fsync == "batch":
                 self._sync_folder()
             active.append(entry, durable=self._fsync == "batch")
@@ -328,7 +333,7 @@ class Spool:
         """Begin a new segment, with room for what comes first into it."""
         self._check_open()
         path = self._path_of(self._next)
-        self._check_room(len(head_of_segment(self._next)) + frame_bytes)
+        self._check_room(len(head_of_segment(self._next)) + frame_bytes - self._journal_gives_back())
         durable = self._fsync != "never"
         segment = Segment.create(path, self._folder / "draft", self._next, durable=durable)
         if self._segments and self._segments[-1].first == self._next:
@@ -350,6 +355,10 @@ class Spool:
                 f"spool {self._folder}: {self._bytes} bytes in {self._count} entries, "
                 f"{more_bytes} more would exceed {self._max_bytes}"
             )
+
+    def _journal_gives_back(self) -> int:
+        """How many bytes the next entry makes obsolete: a journal must not keep out the entry that empties it."""
+        return self._journal.size_bytes if self._journal.is_roomy and self._journal.newest <= self._next else 0
 
     def _sync_segments(self) -> None:
         for segment in self._segments:

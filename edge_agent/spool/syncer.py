@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Sequence
-from queue import SimpleQueue
 
 from edge_agent.background import Background
 
@@ -14,7 +14,8 @@ class Syncer:
     """One sync at a time. The thread starts with the first one."""
 
     def __init__(self) -> None:
-        self._orders: SimpleQueue[Sequence[int] | None] = SimpleQueue()
+        self._orders: deque[Sequence[int] | None] = deque()
+        self._ordered = threading.Semaphore(0)
         self._thread: threading.Thread | None = None
         self.busy = False
         """Something was ordered and is not done yet."""
@@ -28,16 +29,22 @@ class Syncer:
         if self._thread is None:
             self._thread = Background(target=self._run, name="sync", daemon=True)
             self._thread.start()
-        self._orders.put(handles)
+        self._orders.append(handles)
+        self._ordered.release()
 
     def close(self) -> None:
         """Finish what was ordered, and end."""
         if self._thread is not None:
-            self._orders.put(None)
+            self._orders.append(None)
+            self._ordered.release()
             self._thread.join()
 
     def _run(self) -> None:
-        while (handles := self._orders.get()) is not None:
+        while True:
+            self._ordered.acquire()
+            handles = self._orders.popleft()
+            if handles is None:
+                return
             for handle in handles:
                 try:
                     os.fdatasync(handle)

@@ -7,7 +7,6 @@ thread, one at a time: a callback may publish, but must not wait for a result.
 
 from __future__ import annotations
 
-import logging
 import selectors
 import socket
 import threading
@@ -18,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from edge_agent.background import Background
+from edge_agent.logger import Logger
 from edge_agent.transport.address import SocketAddress, resolve
 from edge_agent.transport.config import SessionConfig, Will
 from edge_agent.transport.link import State
@@ -28,7 +28,7 @@ from protocol.address import Address, format_address, parse_address
 from protocol.mqttsn import MAX_PACKET_BYTES, RetryPolicy
 from protocol.structs import replaced
 
-_LOG = logging.getLogger(__name__)
+_LOG = Logger(__name__)
 _RECEIVE_BURST = 64
 _JOIN_S = 5.0
 

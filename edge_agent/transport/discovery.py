@@ -7,7 +7,6 @@ advertise to the group as well, so the group's port is listened on too if it is 
 from __future__ import annotations
 
 import ipaddress
-import logging
 import selectors
 import socket
 import struct
@@ -15,12 +14,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from time import monotonic
 
+from edge_agent.logger import Logger
 from edge_agent.transport.address import SocketAddress, resolve
 from protocol.address import Address, format_address, parse_address
 from protocol.mqttsn import MAX_PACKET_BYTES, Advertise, GwInfo, MalformedPacket, SearchGw, decode, encode
 from protocol.structs import Struct
 
-_LOG = logging.getLogger(__name__)
+_LOG = Logger(__name__)
 _FIRST_WAIT_S = 0.5
 
 

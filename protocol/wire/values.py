@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import islice
 from math import prod
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from protocol.wire import msgpack
@@ -73,24 +73,19 @@ Captured = tuple[Any, ...] | bytes
 Packed = tuple[Shape | None, Captured]
 
 
-class _Lengthy(tuple[Any, ...]):
-    """Parts among which are some that have a length of their own."""
-
-    __slots__ = ()
-
-
 def size_of(captured: Captured) -> int:
     """About how many bytes a value takes up."""
-    if type(captured) is bytes:
+    if isinstance(captured, bytes):
         return len(captured)
-    size = 9 * len(captured)
-    if type(captured) is _Lengthy:
-        for part in captured:
-            if type(part) is str:
-                size += len(part)
-            elif type(part) is tuple:
-                size += 9 * len(part)
-    return size
+    lengths = [9 * len(part) if type(part) is tuple else len(part) for part in captured if type(part) in _SIZED]
+    return 9 * len(captured) + sum(lengths)
+
+
+class _Layout(NamedTuple):
+    """Where parts of certain types, which are all numbers and texts and lists, have those that have a length."""
+
+    texts: Callable[[tuple[Any, ...]], Iterable[str]] | None
+    lists: tuple[int, ...]
 
 
 class Packer:
@@ -100,16 +95,23 @@ class Packer:
         self.replaced = 0
         self._strict = strict
         self._most_bytes = most_bytes
+        self._most_length = most_bytes // 4  # of parts that are kept as they are
         self._shapes: dict[tuple[str, ...], Shape] = {}
         self._readers: dict[type, tuple[Shape, Callable[[Any], Any]] | None] = {}
         self._converters: dict[type, Callable[[Any], Any]] = {}
+        self._layouts: dict[tuple[type, ...], _Layout | None] = {}
 
     def pack(self, value: Any) -> Packed:
-        """A value as its shape and bytes. Later changes of the value change nothing."""
+        """A value as its shape and what it holds. Later changes of the value change nothing."""
+        shape, captured, _ = self.pack_sized(value)
+        return shape, captured
+
+    def pack_sized(self, value: Any) -> tuple[Shape | None, Captured, int]:
+        """The same, and about how many bytes that takes up."""
         kind = type(value)
+        shape: Shape | None
         if kind is dict:
             names = tuple(value)
-            shape: Shape | None
             try:
                 shape = self._shapes[names]
             except KeyError:
@@ -117,53 +119,56 @@ class Packer:
             except Exception:  # a key that raises when it is compared
                 shape = None
             if shape is None:
-                return None, self.encode(value)
+                data = self.encode(value)
+                return None, data, len(data)
             parts = tuple(value.values())
             if len(parts) != len(names):  # another thread has changed it meanwhile
-                return self.pack(value.copy())
-            if _NUMBERS.issuperset(map(type, parts)):
-                return shape, parts
-            return shape, self._captured(parts, kind)
-        if kind in _NUMBERS:
-            return None, (value,)
-        if kind in _SIMPLE:
-            return None, self._captured((value,), kind)
-        try:
-            known = self._readers[kind]
-        except KeyError:
-            known = self._new_reader(kind)
-        if known is None:
-            return None, self.encode(value)
-        shape, read = known
-        try:
-            parts = read(value)
-        except Exception:  # not all of its fields have a value
-            return None, self.encode(value)
-        return shape, self._captured(parts, kind)
-
-    def _captured(self, parts: tuple[Any, ...], kind: type) -> Captured:
-        """Numbers and texts as they are, and lists of them copied: that is quick, and they go into columns later.
-        Anything else becomes bytes here and now."""
-        left = self._most_bytes // 4
-        kept: list[Any] = []
-        for part in parts:
-            of = type(part)
-            if of is list or of is tuple:
-                left -= 4 * len(part)
-                if left < 0:
-                    break
-                part = tuple(part)
-                if not _NUMBERS.issuperset(map(type, part)):
-                    break
-            elif of is str:
-                left -= len(part)
-            elif of not in _NUMBERS:
-                break
-            kept.append(part)
+                return self.pack_sized(value.copy())
+        elif kind in _SIMPLE:
+            shape, parts = None, (value,)
         else:
-            if left >= 0:
-                return _Lengthy(kept)
-        return self.encode(parts[0] if kind in _SIMPLE else list(parts), kind)
+            try:
+                known = self._readers[kind]
+            except KeyError:
+                known = self._new_reader(kind)
+            if known is None:
+                data = self.encode(value)
+                return None, data, len(data)
+            shape, read = known
+            try:
+                parts = read(value)
+            except Exception:  # not all of its fields have a value
+                data = self.encode(value)
+                return None, data, len(data)
+        kinds = tuple(map(type, parts))
+        try:
+            layout = self._layouts[kinds]
+        except KeyError:
+            layout = self._new_layout(kinds)
+        if layout is not None:
+            texts, lists = layout
+            size = 9 * len(parts)
+            length = 0
+            if texts is not None:
+                length = sum(map(len, texts(parts)))
+                size += length
+            if lists:
+                copied = list(parts)
+                for place in lists:
+                    part = copied[place]
+                    length += 4 * len(part)
+                    if length > self._most_length:
+                        break
+                    copied[place] = part = tuple(part)
+                    if not _NUMBERS.issuperset(map(type, part)):
+                        break
+                    size += 9 * len(part)
+                else:
+                    return shape, tuple(copied), size
+            elif length <= self._most_length:
+                return shape, parts, size
+        data = self.encode(value if shape is None else list(parts), kind)
+        return shape, data, len(data)
 
     def encode(self, value: Any, kind: type | None = None) -> bytes:
         """A value as bytes, without a shape. `kind` is what the value was, if these are only its parts."""
@@ -186,6 +191,19 @@ class Packer:
             self._shapes.clear()
         shape = self._shapes[names] = Shape("", names)
         return shape
+
+    def _new_layout(self, kinds: tuple[type, ...]) -> _Layout | None:
+        """How parts of these types are captured: numbers and texts as they are, and lists of numbers copied, which is
+        quick, and all of it goes into columns later. None: anything else becomes bytes here and now."""
+        if len(self._layouts) >= MOST_SHAPES:
+            self._layouts.clear()
+        layout: _Layout | None = None
+        if _PLAIN.issuperset(kinds):
+            texts = [place for place, kind in enumerate(kinds) if kind is str]
+            lists = [place for place, kind in enumerate(kinds) if kind is list or kind is tuple]
+            layout = _Layout(_several(texts) if texts else None, tuple(lists))
+        self._layouts[kinds] = layout
+        return layout
 
     def _new_reader(self, kind: type) -> tuple[Shape, Callable[[Any], Any]] | None:
         if len(self._readers) >= MOST_SHAPES:
@@ -310,6 +328,8 @@ class Packer:
 _NUMBERS = frozenset({type(None), bool, int, float})
 _ATOMS = frozenset({type(None), bool, int, float, str, bytes, bytearray})
 _SIMPLE = _ATOMS | {list, tuple, set, frozenset}
+_PLAIN = _NUMBERS | {str, list, tuple}
+_SIZED = (str, tuple)
 
 
 def _may_be_shape(names: tuple[str, ...]) -> bool:
@@ -341,6 +361,13 @@ def names_of(kind: type) -> tuple[str, ...]:
         return tuple(field.name for field in fields(kind))
     names = getattr(kind, "_fields", ())
     return tuple(names) if issubclass(kind, tuple) and isinstance(names, tuple) else ()
+
+
+def _several(places: list[int]) -> Callable[[tuple[Any, ...]], Iterable[Any]]:
+    """The parts at these places, as a tuple, also if it is one."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return itemgetter(slice(places[0], places[0] + 1))
 
 
 def _single(name: str) -> Callable[[Any], Any]:

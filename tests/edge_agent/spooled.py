@@ -15,9 +15,14 @@ NOWHERE = "127.0.0.1:9"
 
 def spooled(folder: Path, agent: str) -> list[Any]:
     """The records in the spool of an agent that does not run, but not how it was."""
+    found = [decode_batch(data, agent) for data in batches(folder)]
+    return [record for batch in found for record in batch.records() if not isinstance(record, Status)]
+
+
+def batches(folder: Path) -> list[bytes]:
+    """The batches in the spool of an agent that does not run."""
     with Spool.open(folder / "up") as spool:
-        batches = [decode_batch(entry.data, agent) for entry in spool.entries(spool.first)]
-    return [record for batch in batches for record in batch.records() if not isinstance(record, Status)]
+        return [entry.data for entry in spool.entries(spool.first)]
 
 
 def has_ended(records: list[Any]) -> bool:

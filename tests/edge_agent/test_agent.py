@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from edge_agent.agent import Agent, AgentFailed, default_agent, host_name
+from edge_agent.agent import Agent, AgentFailed, default_agent
 from edge_agent.config import ConfigError, Settings
 from edge_agent.recovery import CRASH
 from edge_agent.spool import Spool, SpoolLocked
@@ -73,6 +73,14 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 def test_an_agent_needs_a_gateway(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no gateway"):
         Agent(Settings(name="pump-7", spool=str(tmp_path)))
+
+
+def test_that_it_has_started_is_told_at_once(tmp_path: Path) -> None:
+    with Agent(settings(tmp_path, batch_age_s=3600, flush_s=3600)) as agent:
+        wait_until(lambda: agent.status()["batches"] == 1, "a first batch")
+        agent.put(event(0), 100)
+        agent.flush()
+        assert agent.status()["batches"] == 1, "what follows waits for company"
 
 
 def test_what_is_not_acknowledged_stays_for_the_next_start(agent: Agent, tmp_path: Path) -> None:
@@ -213,10 +221,3 @@ def test_processes_of_one_program_do_not_share_a_spool(tmp_path: Path, monkeypat
     finally:
         for agent in agents:
             agent.close(0.0)
-
-
-def test_a_program_without_a_name_has_that_of_its_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("socket.gethostname", lambda: "Pump_7.plant.example.org-very-long")
-    assert host_name() == "pump-7-plant-example-or"
-    monkeypatch.setattr("socket.gethostname", lambda: "")
-    assert host_name() == "agent"

@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
-from edge_agent.lanes import CrossingLane, Lane, Uplink
+from edge_agent.lanes import Lane, Uplink
 from edge_agent.spool import Spool
 from edge_agent.transport import TransportError
 from protocol.records import End, Gap
-from protocol.wire.answers import Logged, Taken
+from protocol.wire.answers import Logged
 from protocol.wire.batch import Header, encode_batch, read_header, unframe
 from protocol.wire.compression import READABLE, Codec
 from protocol.wire.errors import MalformedBatch
@@ -204,49 +204,6 @@ def test_an_entry_that_is_no_batch_is_reported(bench: Bench, caplog: pytest.LogC
     with pytest.raises(MalformedBatch):
         bench.uplink.step(bench.now)
     assert "is no batch" in caplog.text
-
-
-# Crossings
-
-
-@pytest.fixture
-def crossing(tmp_path: Path) -> Iterator[tuple[CrossingLane, Wire]]:
-    wire = Wire()
-    with Spool.open(tmp_path / "send") as spool:
-        for number in range(4):
-            spool.append(b"%d" % number)
-        yield CrossingLane(AGENT, spool, 9, ["b", "c"], wire.publish, 3), wire
-
-
-def test_the_slowest_receiver_decides(crossing: tuple[CrossingLane, Wire]) -> None:
-    lane, wire = crossing
-    lane.step(1.0)
-    assert [unframe(data, AGENT) for _, data in wire.sent] == [(True, b"0"), (False, b"1"), (False, b"2")]
-    lane.taken(Taken("b", "s", 9, 3), 2.0)
-    assert lane.unacknowledged == 4
-    lane.taken(Taken("c", "s", 9, 2), 2.0)
-    assert lane.unacknowledged == 2
-    lane.step(3.0)
-    assert unframe(wire.sent[-1][1], AGENT) == (False, b"3")
-
-
-@pytest.mark.parametrize("answer", [Taken("d", "s", 9, 4), Taken("b", "s", 8, 4), Taken("b", "s", 9, 5)])
-def test_answers_of_others_and_to_others_are_ignored(crossing: tuple[CrossingLane, Wire], answer: Taken) -> None:
-    lane, _ = crossing
-    lane.taken(Taken("c", "s", 9, 4), 1.0)
-    lane.taken(answer, 1.0)
-    assert lane.unacknowledged == 4
-
-
-def test_what_a_receiver_misses_is_sent_again(crossing: tuple[CrossingLane, Wire]) -> None:
-    lane, wire = crossing
-    lane.step(1.0)
-    for number in range(3):
-        lane.over(number, 1.0)
-    wire.sent.clear()
-    lane.taken(Taken("b", "s", 9, 1), 2.0)
-    lane.step(2.0)
-    assert [unframe(data, AGENT)[1] for _, data in wire.sent] == [b"1"]
 
 
 def test_a_plain_lane_sends_entries_as_they_are(tmp_path: Path) -> None:

@@ -271,6 +271,17 @@ def test_with_provlights_grouping_no_promise_overtakes_its_tuples(tmp_path: Path
         assert kinds.index(["Delivery"]) < min(at for at, names in enumerate(kinds) if "Progress" in names)
 
 
+def test_ended_tasks_that_wait_do_not_fill_the_spool_with_their_copies(tmp_path: Path) -> None:
+    """Each batch that leaves before them has them written again, for the batch after it."""
+    with Bench(tmp_path, spool_bytes=64 << 10, grouping="ended", batch_age_s=3600, flush_s=0.1) as bench:
+        for key in range(100):
+            bench.put(begun(key), ended(key))
+            bench.step(0.2)
+            bench.step(0.2)
+            bench.spool.release(bench.spool.next - 1)
+            assert bench.spool.size_bytes < 16_000
+
+
 def test_ended_tasks_survive_a_crash_while_others_leave(tmp_path: Path) -> None:
     """The batch that leaves makes the journal obsolete: what waits there is written again."""
     with Bench(tmp_path / "agent", grouping="ended", batch_age_s=3600) as bench:

@@ -12,12 +12,12 @@ import pytest
 
 from edge_agent.agent import Agent, AgentFailed
 from edge_agent.config import Settings
+from edge_agent.exchange import Exchange
 from edge_agent.plan_run import PlanRun
 from edge_agent.spool import Spool
 from edge_agent.stream import Collect, Plan, StreamError
 from edge_agent.transport import Client, Message
 from protocol.ids import StreamId
-from protocol.plan import PlanError
 from protocol.records import END_OF_TIME, Delivery, Origin, OriginKind, Received
 from protocol.topics import down_topic
 from protocol.wire.answers import Taken, decode_answer
@@ -65,9 +65,14 @@ class Running:
         sender = StreamId("car-7", 1, stream, 77)
         tuples = [(value, value, Origin(OriginKind.REMOTE, sender, value, value)) for value in values]
         promised = max(values, default=0) if watermark is None else watermark
-        with self.agent.arrival:
-            self.agent.arrived.append(Crossing(sender, SPOOL, seq, tuples, promised, promised, False))
-            self.agent.arrival.notify_all()
+        with self.exchange.arrival:
+            self.exchange.arrived.append(Crossing(sender, SPOOL, seq, tuples, promised, promised, False))
+            self.exchange.arrival.notify_all()
+
+    @property
+    def exchange(self) -> Exchange:
+        assert self.agent.exchange is not None, "the plan receives nothing"
+        return self.agent.exchange
 
     def ends(self, timeout_s: float = 10.0) -> None:
         self._thread.join(timeout_s)
@@ -169,7 +174,7 @@ def test_a_stream_that_is_far_ahead_is_held_back_until_the_other_one_follows(sta
     for at in range(0, 100, 5):
         running.crosses("fast", *range(at, at + 5))
         time.sleep(0.005)
-    wait_until(lambda: not running.agent.arrived, "everything was looked at")
+    wait_until(lambda: not running.exchange.arrived, "everything was looked at")
     time.sleep(0.3)
     assert running.run.engine.waiting <= 15
     held_back_at = running.taken()
@@ -187,7 +192,7 @@ def test_what_is_held_back_is_not_said_to_be_taken(start: Start) -> None:
     for at in range(10):
         running.crosses("fast", 2 * at, 2 * at + 1)
         time.sleep(0.01)
-    wait_until(lambda: not running.agent.arrived, "everything was looked at")
+    wait_until(lambda: not running.exchange.arrived, "everything was looked at")
     running.run.stop()
     running.ends()
     said = [each.next_seq for each in running.records() if isinstance(each, Received)]
@@ -295,7 +300,7 @@ def test_what_comes_again_is_answered_only_if_nothing_of_it_is_still_under_way(
         tuples = [(at, at, Origin(OriginKind.REMOTE, fast, at, at)) for at in (4 * seq, 4 * seq + 1)]
         body = encode_crossing(Crossing(fast, SPOOL, seq, tuples, 4 * seq, 4 * seq, False), running.agent.packer)
         message = Message("tuples", frame(body, "car-7", seq == 0), 1, False)
-        running.agent._on_crossing("car-7", "fast", message)
+        running.exchange._on_crossing("car-7", "fast", message)
 
     arrives(0)
     wait_until(lambda: answers and answers[-1].next_seq == 1, "the first is taken")
@@ -318,21 +323,26 @@ def test_what_comes_again_is_answered_only_if_nothing_of_it_is_still_under_way(
 def test_a_plan_whose_records_go_nowhere_ends(start: Start) -> None:
     running = start(squares())
     running.agent.failure = ZeroDivisionError("a defect")
-    with running.agent.arrival:
-        running.agent.arrival.notify_all()
+    running.agent.on_failure()
     running.ends()
     assert isinstance(running.error, AgentFailed)
 
 
-@pytest.mark.parametrize(
-    ("connect", "message"),
-    [
-        (lambda plan: plan.receive("x", "hub").sink("out"), "cannot receive from itself"),
-        (lambda plan: plan.source("s", []).send("x", to=["lab", "hub"]), "cannot send to itself"),
-    ],
-)
-def test_an_agent_is_not_its_own_neighbour(tmp_path: Path, connect: Callable[[Plan], Any], message: str) -> None:
-    plan = Plan("selfish")
-    connect(plan)
-    with pytest.raises(PlanError, match=message):
-        Agent(Settings(name="hub", gateway=NOWHERE, spool=str(tmp_path)), plan.document())
+def test_a_plan_that_waits_for_its_own_sources_ends_as_well(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+
+    def own() -> Iterator[tuple[int, int]]:
+        yield 1, 1
+        gate.wait(10)
+
+    plan = Plan("alone")
+    plan.source("own", own, live=True).sink("own values")
+    running = start(plan)
+    assert running.agent.exchange is None
+    wait_until(lambda: running.run.engine.metrics["own"].taken == 1, "it waits for more")
+    time.sleep(0.05)
+    monkeypatch.setattr(running.agent._uplink, "step", lambda now: 1 // 0)
+    running.agent._outbox.wake()
+    running.ends()
+    gate.set()
+    assert isinstance(running.error, AgentFailed)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from edge_agent.memory import Progressed
+from edge_agent.pieces import Piece, encode_piece
 from edge_agent.recovery import CRASH, close_journal, gap_after_crash
-from edge_agent.spool import Spool
+from edge_agent.spool import Spool, SpoolFull
 from protocol.records import Assertion, Declared, Delivery, End, Gap, Lost, Progress, Received, SourcePayload
 from protocol.wire.batch import Header, decode_batch, encode_batch
-from protocol.wire.compression import Codec
 from protocol.wire.sections import Kind, pending
 from tests.edge_agent.records import AGENT, ALERTS, EPOCH, PACKER, STREAM, Bench, begun, crashed, ended
 
@@ -33,7 +33,7 @@ def batch(seq: int, *records: Any, first_event: int = 0, nonce: int = EPOCH.nonc
 
 def piece(seq: int, *records: Any, first_event: int = 0) -> bytes:
     header = Header(EPOCH.counter, EPOCH.nonce, seq)
-    return encode_batch(header, rows(*records), AGENT, first_event=first_event, codec=Codec.NONE)
+    return encode_piece(Piece(header, first_event, rows(*records)))
 
 
 def numbers(data: bytes) -> list[int]:
@@ -75,14 +75,27 @@ def test_pieces_for_the_batch_after_it_are_told_once(tmp_path: Path) -> None:
 
 def test_a_journal_for_which_there_is_no_room_is_handed_on(tmp_path: Path) -> None:
     with Spool.open(tmp_path, max_bytes=8_000) as spool:
-        spool.journal(piece(0, begun(0, os.urandom(500))))
-        while spool.size_bytes < 7_300:
-            spool.journal(piece(0, begun(1, os.urandom(100))))
+        while spool.size_bytes < 7_700:
+            spool.append(os.urandom(60))
+        spool.journal(piece(spool.next, begun(7), first_event=7))  # small: to give it up makes no room for a batch
     with Spool.open(tmp_path, max_bytes=8_000) as spool:
         left = close_journal(spool, AGENT)
         assert left is not None
-        assert len(numbers(left)) > 1
-        assert spool.count == 0
+        assert numbers(left) == [7]
+
+
+def test_a_journal_that_fills_the_spool_makes_room_for_its_own_batch(tmp_path: Path) -> None:
+    with Spool.open(tmp_path, max_bytes=8_000) as spool:
+        for number in range(1_000):
+            try:
+                spool.journal(piece(0, begun(number), first_event=number))
+            except SpoolFull:
+                break
+    with Spool.open(tmp_path, max_bytes=8_000) as spool:
+        assert close_journal(spool, AGENT) is None
+        (entry,) = spool.entries()
+        assert numbers(entry.data) == list(range(number))
+        assert spool.size_bytes < 4_000
 
 
 def test_a_journal_that_cannot_be_read_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

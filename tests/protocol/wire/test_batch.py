@@ -80,12 +80,6 @@ def test_sections_can_be_kept_and_read_by_themselves(told: list[Any]) -> None:
     assert [facts(each) for each in again] == [facts(each) for each in batch.records()]
 
 
-def test_bodies_one_after_another_are_a_body() -> None:
-    """So an agent that was killed puts the pieces of its journal together."""
-    pieces = [encode_sections([pending(End(ts), Packer())], AGENT, NONCE, 0) for ts in range(600)]
-    assert list(decode_batch(close_batch(HEADER, b"".join(pieces)), AGENT).records()) == [End(ts) for ts in range(600)]
-
-
 @given(st.integers(0, 2**62), st.integers(0, 2**64 - 1), st.integers(0, 2**61), st.integers(1, 2**61))
 def test_headers(epoch: int, nonce: int, seq: int, covers: int) -> None:
     header = Header(epoch, nonce, seq, covers, Codec.ZLIB)

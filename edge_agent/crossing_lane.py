@@ -1,0 +1,42 @@
+"""Tuples from the spool of a Send to the agents that receive them. Each says for itself how far it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edge_agent.lanes import Lane, Publish
+from edge_agent.receiving import NOTHING_TAKEN
+from edge_agent.sending import Sending
+from edge_agent.spool import Spool
+from protocol.mqttsn import RetryPolicy
+from protocol.wire.answers import Taken
+
+# A receiver may well be offline, and what was sent waits for it on the way: to send it again would only pile it up
+# there. A receiver that misses something says so.
+_RECEIVERS = RetryPolicy(first_s=10.0, least_s=10.0, most_s=60.0)
+
+
+class CrossingLane(Lane):
+    """Tuples on their way to the agents that receive them; the slowest of these decides."""
+
+    def __init__(
+        self, agent: str, spool: Spool, spool_id: int, receivers: Sequence[str], publish: Publish, window: int
+    ) -> None:
+        super().__init__(agent, spool, publish, window)
+        self.sending = Sending(window, patience=_RECEIVERS)
+        self.spool_id = spool_id
+        self._taken = dict.fromkeys(receivers, spool.first)
+
+    def taken(self, answer: Taken, now: float) -> None:
+        """A receiver says how far it has come."""
+        if answer.nonce == NOTHING_TAKEN:  # it has just begun, and may have missed all that is in flight
+            for number in self.sending.flights:
+                self.sending.missing(number, now)
+        if answer.nonce != self.spool_id or answer.receiver not in self._taken or answer.next_seq > self._spool.next:
+            return
+        self._taken[answer.receiver] = max(self._taken[answer.receiver], answer.next_seq)
+        through = min(self._taken.values()) - 1
+        numbers = [number for number, flight in self.sending.flights.items() if flight.last <= through]
+        if through >= self._spool.first:
+            self._release(numbers, through, now)
+        self.sending.missing(answer.next_seq, now)

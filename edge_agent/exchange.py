@@ -1,0 +1,221 @@
+"""The exchange of tuples with other agents: nothing is lost between two plans, and nothing is taken twice.
+
+What a Send says is kept in a spool of its own until all its receivers have taken it over. What a Receive takes is on
+disk, with everything that came of it, before its sender is told so and may forget it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any, cast
+
+from edge_agent.crossing_lane import CrossingLane
+from edge_agent.grouping import size_of
+from edge_agent.logger import Logger
+from edge_agent.outbox import Outbox
+from edge_agent.receiving import NOTHING_TAKEN, Receiving
+from edge_agent.send_streams import SendStream
+from edge_agent.transport import Client, Message, TransportError
+from protocol.ids import StreamId
+from protocol.plan import Node, PlanDocument, PlanError
+from protocol.records import Gap, Origin, Received
+from protocol.topics import down_topic, tuples_topic
+from protocol.wire.answers import Taken, encode_answer
+from protocol.wire.batch import unframe
+from protocol.wire.crossing import Crossing, decode_crossing, packed
+from protocol.wire.errors import MalformedBatch
+from protocol.wire.sections import Pending
+from protocol.wire.values import size_of as captured_size
+
+if TYPE_CHECKING:
+    from edge_agent.agent import Agent
+
+_LOG = Logger(__name__)
+_ROW_BYTES = 64  # that a tuple takes up in memory, besides its values
+_NEVER = float("inf")
+
+
+class Exchange:
+    """The Sends and Receives of one plan. `transmit` and `took` are for whoever runs it, all else for the agent."""
+
+    def __init__(self, agent: Agent, plan: PlanDocument, outbox: Outbox, client: Client) -> None:
+        self.arrival = threading.Condition()
+        self.arrived: deque[Crossing] = deque()
+        """What other agents have sent, for whoever holds `arrival` and runs the plan; say `took` afterwards."""
+        self.lanes: dict[str, CrossingLane] = {}
+        """By topic, for the agent's thread to send."""
+        self._agent = agent
+        self._outbox = outbox
+        self._client = client
+        self._sends: dict[str, SendStream] = {}
+        self._receives: list[tuple[str, str]] = []
+        self._positions = outbox.state.positions
+        self._receiving = Receiving(self._positions)
+        self._unanswered: set[tuple[str, str]] = set()
+        self._answers_in_flight = 0
+        for node in plan.nodes:
+            if node.operator == "receive":
+                self._receive_as(node)
+            elif node.operator == "send":
+                self._send_as(node)
+
+    def _receive_as(self, node: Node) -> None:
+        sender, stream = cast(str, node.parameters["sender"]), cast(str, node.parameters["stream"])
+        if sender == self._agent.name:
+            raise PlanError(f"agent {sender!r} cannot receive from itself", node.name)
+        if (sender, stream) not in self._receives:
+            self._receives.append((sender, stream))
+
+    def _send_as(self, node: Node) -> None:
+        agent, receivers = self._agent, cast("list[str]", node.parameters["to"])
+        if agent.name in receivers:
+            raise PlanError(f"agent {agent.name!r} cannot send to itself", node.name)
+        stream = StreamId(agent.name, agent.epoch.counter, node.name, agent.epoch.nonce)
+        send = self._sends[node.name] = SendStream(stream, agent.folder, agent.settings)
+        topic = tuples_topic(agent.name, node.name)
+        publish, window = agent.publisher(topic), agent.settings.window
+        lane = CrossingLane(agent.name, send.spool, send.spool_id, receivers, publish, window)
+        send.given_up = lane.given_up
+        self.lanes[topic] = lane
+
+    def start(self) -> None:
+        """Begin to receive."""
+        for sender, stream in self._receives:
+            arrived = partial(self._on_crossing, sender, stream)
+            subscribed = self._client.subscribe(tuples_topic(sender, stream), arrived, qos=1)
+            subscribed.add_done_callback(partial(self._greet, sender, stream))
+
+    # What the plan says
+
+    def transmit(
+        self, stream: StreamId, tuples: list[tuple[int, Any, Origin]], watermark: int, hold: int, idle: bool
+    ) -> None:
+        """What a Send of the plan says to other agents; it leaves when the deliveries before it are on disk."""
+        if self._agent.ended:
+            return
+        rows = packed(tuples, self._agent.packer)
+        size = sum([_ROW_BYTES + captured_size(data) for _, (_, data), _ in rows])
+
+        def leave() -> None:
+            self._sends[stream.name].add(rows, watermark, hold, idle, monotonic())
+
+        self._outbox.after(leave, size)
+
+    def took(self, crossing: Crossing, rows: list[Pending]) -> None:
+        """A crossing went through the plan, and these rows came of it. They are put together, so that they are on disk
+        with the news that it was taken; then its sender may forget it."""
+        if self._agent.ended:
+            return
+        sender, stream = crossing.stream.agent, crossing.stream.name
+        together = [*rows, *self._agent.rows(Received(sender, stream, crossing.spool, crossing.seq + 1))]
+        self._outbox.put_all([(row, size_of(row)) for row in together])
+        self._outbox.after(partial(self._taken, sender, stream, crossing.spool, crossing.seq + 1))
+
+    # The agent's thread
+
+    def step(self, now: float, hurry: bool) -> float:
+        """Answer, and write what is to be written by now; returns when to come back at the latest."""
+        while self._unanswered:
+            self._answer(*self._unanswered.pop())
+        return min([send.step(now, hurry) for send in self._sends.values()], default=_NEVER)
+
+    def taken(self, answer: Taken, now: float) -> None:
+        """A receiver says how far it has come."""
+        lane = self.lanes.get(tuples_topic(self._agent.name, answer.stream))
+        if lane is not None:
+            lane.taken(answer, now)
+
+    def _on_crossing(self, sender: str, stream: str, message: Message) -> None:
+        """On the client's thread."""
+        try:
+            oldest, data = unframe(message.payload, sender)
+            crossing = decode_crossing(data, sender, stream)
+        except MalformedBatch as error:
+            name = self._agent.name
+            _LOG.warning("ignored what is no crossing agent=%s sender=%s error=%s", name, sender, error)
+        else:
+            self._agent.tell(partial(self._crossed, crossing, oldest))
+
+    def _crossed(self, crossing: Crossing, oldest: bool, now: float) -> None:
+        ready, missing = self._receiving.arrived(crossing, oldest)
+        sender, stream = crossing.stream.agent, crossing.stream.name
+        if missing or any(each.lost for each in ready):
+            lost = sum([each.lost for each in ready])
+            messages = missing + sum([each.lost > 0 for each in ready])
+            reason = f"given up by {sender}: {messages} messages of {stream} with {lost} tuples at most"
+            _LOG.error("%s agent=%s", reason, self._agent.name)
+            self._agent.emit(Gap(reason, crossing.stream.epoch, crossing.stream.nonce))
+        if ready:
+            with self.arrival:
+                self.arrived.extend(ready)
+                self.arrival.notify_all()
+        elif self._positions.get(f"{sender}/{stream}") == self._receiving.position(sender, stream):
+            # It came twice, or too early, and nothing that came before it is still on its way through the plan, to be
+            # answered then: the sender does not know how far we are.
+            self._unanswered.add((sender, stream))
+
+    def _greet(self, sender: str, stream: str, subscribed: object) -> None:
+        """On the client's thread, the stream is subscribed to: the sender need not wait with what it has for us."""
+        self._agent.tell(lambda _: self._unanswered.add((sender, stream)))
+
+    def _taken(self, sender: str, stream: str, spool: int, next_seq: int) -> None:
+        self._positions[f"{sender}/{stream}"] = [spool, next_seq]
+        self._unanswered.add((sender, stream))
+
+    def _position(self, sender: str, stream: str) -> tuple[int, int]:
+        """How far a stream has come on our disk, as (spool, next)."""
+        spool, next_seq = self._positions.get(f"{sender}/{stream}", (NOTHING_TAKEN, 0))
+        return spool, next_seq
+
+    def _answer(self, sender: str, stream: str) -> None:
+        """Tell a sender how far we are: it has everything before that on our disk."""
+        answer = encode_answer(Taken(self._agent.name, stream, *self._position(sender, stream)), sender)
+        try:
+            sent = self._client.publish(down_topic(sender), answer, self._agent.settings.qos)
+        except TransportError as error:  # it is asked for again
+            _LOG.debug("no answer agent=%s reason=%s", self._agent.name, error)
+            return
+        self._answers_in_flight += 1
+        sent.add_done_callback(lambda _: self._agent.tell(self._answered))
+
+    def _answered(self, now: float) -> None:
+        self._answers_in_flight -= 1
+
+    # How it is
+
+    def status(self) -> dict[str, dict[str, Any]]:
+        """What has not been taken by others, and how far their streams have come here."""
+        sends = {
+            name: {
+                "not_taken": send.spool.count,
+                "bytes": send.spool.size_bytes,
+                "given_up": send.lost,
+                "trouble": send.trouble,
+            }
+            for name, send in self._sends.items()
+        }
+        receives = {f"{sender}/{stream}": self._position(sender, stream)[1] for sender, stream in self._receives}
+        return {"sends": sends, "receives": receives}
+
+    @property
+    def waiting(self) -> bool:
+        """Whether tuples for other agents are in memory only."""
+        return any(send.waiting for send in self._sends.values())
+
+    @property
+    def owes_answers(self) -> bool:
+        """Whether a sender has not been told yet how far we are."""
+        return bool(self._unanswered) or self._answers_in_flight > 0
+
+    @property
+    def left(self) -> int:
+        """Crossings that not all receivers have taken over yet."""
+        return sum([send.spool.count for send in self._sends.values()])
+
+    def close(self) -> None:
+        """Nothing is sent any more."""
+        for send in self._sends.values():
+            send.close()

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edge_agent.crossing_lane import CrossingLane
+from edge_agent.receiving import NOTHING_TAKEN
+from edge_agent.spool import Spool
+from protocol.wire.answers import Taken
+from protocol.wire.batch import unframe
+
+AGENT = "pump-7"
+
+
+class Bench:
+    """A lane to two agents, with four crossings of which three may be in flight."""
+
+    def __init__(self, spool: Spool) -> None:
+        self.sent: list[bytes] = []
+        self.lane = CrossingLane(AGENT, spool, 9, ["b", "c"], lambda data, number: self.sent.append(data), 3)
+
+    def take(self) -> list[tuple[bool, bytes]]:
+        """What was published since the last time, and whether it was said to be the oldest."""
+        taken, self.sent = self.sent, []
+        return [unframe(data, AGENT) for data in taken]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with Spool.open(tmp_path / "send") as spool:
+        for number in range(4):
+            spool.append(b"%d" % number)
+        yield Bench(spool)
+
+
+def test_the_slowest_receiver_decides(bench: Bench) -> None:
+    lane = bench.lane
+    lane.step(1.0)
+    assert bench.take() == [(True, b"0"), (False, b"1"), (False, b"2")]
+    lane.taken(Taken("b", "s", 9, 3), 2.0)
+    assert lane.unacknowledged == 4
+    lane.taken(Taken("c", "s", 9, 2), 2.0)
+    assert lane.unacknowledged == 2
+    lane.step(3.0)
+    assert bench.take()[-1] == (False, b"3")
+
+
+@pytest.mark.parametrize("answer", [Taken("d", "s", 9, 4), Taken("b", "s", 8, 4), Taken("b", "s", 9, 5)])
+def test_answers_of_others_and_to_others_are_ignored(bench: Bench, answer: Taken) -> None:
+    bench.lane.taken(Taken("c", "s", 9, 4), 1.0)
+    bench.lane.taken(answer, 1.0)
+    assert bench.lane.unacknowledged == 4
+
+
+def sent_and_over(bench: Bench) -> None:
+    bench.lane.step(1.0)
+    for number in range(3):
+        bench.lane.over(number, 1.0)
+    bench.take()
+
+
+def test_what_a_receiver_misses_is_sent_again(bench: Bench) -> None:
+    sent_and_over(bench)
+    bench.lane.taken(Taken("b", "s", 9, 1), 2.0)
+    bench.lane.step(2.0)
+    assert [data for _, data in bench.take()] == [b"1"]
+
+
+def test_a_receiver_that_has_just_begun_is_sent_all_that_is_in_flight(bench: Bench) -> None:
+    sent_and_over(bench)
+    bench.lane.taken(Taken("b", "s", NOTHING_TAKEN, 0), 2.0)
+    bench.lane.step(2.0)
+    assert [data for _, data in bench.take()] == [b"0", b"1", b"2"]
+
+
+def test_a_receiver_that_is_silent_is_left_alone_for_a_while(bench: Bench) -> None:
+    sent_and_over(bench)
+    bench.lane.step(5.0)
+    assert bench.take() == []
+    bench.lane.step(60.0)
+    assert [data for _, data in bench.take()] == [b"0", b"1", b"2"]
