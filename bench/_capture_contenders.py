@@ -17,7 +17,7 @@ from typing import Any, Protocol, Self
 
 from bench._capture_servers import Redis, SnServer, SpanSink
 from bench._capture_traffic import TcpCounter, Traffic, UdpCounter
-from bench._capture_workload import EVENTS, TRANSFORMATIONS, Workload
+from bench._capture_workload import TRANSFORMATIONS, Workload
 from protocol.address import format_address
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -143,6 +143,7 @@ class Worker:
     ) -> None:
         self.client = f"{contender.name}-{next(_numbers)}"
         self._contender = contender
+        self._events = workload.events
         self._folder = folder / self.client
         self._folder.mkdir()
         self._errors = self._folder / "stderr"
@@ -199,7 +200,7 @@ class Worker:
             client=self.client,
             call_us=[ns / 1e3 for ns in told["call_ns"]],
             event_us=[ns / 1e3 for ns in told["event_ns"]],
-            cpu_us=told["cpu_s"] * 1e6 / EVENTS,
+            cpu_us=told["cpu_s"] * 1e6 / self._events,
             peak_rss_mb=told["peak_rss_bytes"] / 1e6,
             traffic=traffic,
         )

@@ -1,7 +1,7 @@
 """What the contenders send to: the gateway and its broker, an HTTP server that takes spans, Redis if it is installed.
 
-What arrives is kept, so that it can be counted: an event counts once, however often it came. Our batches are also
-acknowledged, as whoever writes them to the log does, since their agent waits for it.
+What arrives is kept, so that it can be counted: an event counts once, however often it came. Behind the broker is also
+our translator, which writes our batches to a log and acknowledges them.
 """
 
 from __future__ import annotations
@@ -22,34 +22,12 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from protocol.events import TaskBegun, TaskEnded
-from protocol.topics import down_topic
-from protocol.wire.answers import MOST_EARLY, Logged, encode_answer
-from protocol.wire.batch import decode_batch, read_header, unframe
-from protocol.wire.compression import READABLE
-from threadline.lab import GatewayService, Mosquitto, Service, free_port
+from protocol.wire.batch import decode_batch, unframe
+from threadline.lab import GatewayService, Mosquitto, Service, TranslatorService, free_port
 
 _TOPICS = ("provlight/+", "tl/+/+/up")
 _QUIET_S = 1.0
 _SUBSCRIBE_S = 10.0
-
-
-class Acknowledged:
-    """Which batches of one epoch have come, and the answer that says so."""
-
-    def __init__(self, nonce: int) -> None:
-        self._nonce = nonce
-        self._next_seq = 0
-        self._early: set[int] = set()
-
-    def take(self, seq: int, next_seq: int) -> Logged:
-        """A batch has come, whether for the first time or again, in its turn or too soon."""
-        self._early.update(range(seq, next_seq))
-        while self._next_seq in self._early:
-            self._early.remove(self._next_seq)
-            self._next_seq += 1
-        self._early = {each for each in self._early if each > self._next_seq}
-        waiting = sum(1 << each - self._next_seq - 1 for each in self._early)
-        return Logged(self._nonce, self._next_seq, waiting % 2**MOST_EARLY, sum(1 << codec for codec in READABLE))
 
 
 class Arrivals:
@@ -57,7 +35,6 @@ class Arrivals:
 
     def __init__(self, port: int) -> None:
         self._payloads: dict[str, list[bytes]] = {}
-        self._epochs: dict[tuple[str, int], Acknowledged] = {}
         self._last_at = 0.0
         self._subscribed = threading.Event()
         self._client = paho.Client(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
@@ -77,14 +54,7 @@ class Arrivals:
 
     def _take(self, client: paho.Client, userdata: object, message: paho.MQTTMessage) -> None:
         self._last_at = time.monotonic()
-        payload = bytes(message.payload)
-        self._payloads.setdefault(message.topic, []).append(payload)
-        levels = message.topic.split("/")
-        if levels[0] == "tl":
-            agent = levels[2]
-            header, _ = read_header(unframe(payload, agent)[1])
-            epoch = self._epochs.setdefault((agent, header.nonce), Acknowledged(header.nonce))
-            client.publish(down_topic(agent), encode_answer(epoch.take(header.seq, header.next_seq), agent), qos=1)
+        self._payloads.setdefault(message.topic, []).append(bytes(message.payload))
 
     def wait_until_quiet(self) -> None:
         while time.monotonic() < self._last_at + _QUIET_S:
@@ -118,11 +88,12 @@ EVENTS_IN: dict[str, Callable[[bytes, str], Iterator[str]]] = {
 
 
 class SnServer:
-    """Mosquitto, our gateway, and a subscriber."""
+    """Mosquitto, our gateway and translator, and a subscriber."""
 
     def __init__(self, folder: Path) -> None:
         self._broker = Mosquitto(folder)
         self._gateway = GatewayService(folder, self._broker)
+        self._translator = TranslatorService(folder, self._broker)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -131,11 +102,13 @@ class SnServer:
     def __enter__(self) -> Self:
         self._broker.start()
         self._gateway.start()
+        self._translator.start()
         self.arrivals = Arrivals(self._broker.port).__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.arrivals.__exit__()
+        self._translator.stop()
         self._gateway.stop()
         self._broker.stop()
 

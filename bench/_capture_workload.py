@@ -31,15 +31,20 @@ Attributes = dict[str, Any]
 
 
 class Workload(NamedTuple):
-    """One configuration: which data, how many attributes, how long a task takes."""
+    """One configuration: which data, how many attributes, how long a task takes, in a workflow how long."""
 
     kind: str
     attributes: int
     task_s: float
+    times: int = 1  # so often one after the other
 
     @property
     def data_name(self) -> str:
-        return f"{self.kind}-{self.attributes}"
+        return f"{self.kind}-{self.attributes}" + f" x {self.times}" * (self.times > 1)
+
+    @property
+    def events(self) -> int:
+        return EVENTS * self.times
 
     @property
     def name(self) -> str:
@@ -49,10 +54,10 @@ class Workload(NamedTuple):
         """What goes into each task and what comes out of it, task by task."""
         if self.kind == "paper":
             pair = {"in": [1] * self.attributes}, {"out": [2] * self.attributes}
-            return [pair] * TASKS
+            return [pair] * TASKS * self.times
         dice = Random(self.attributes)
         names_in, names_out = _numbered(_NAMES_IN, self.attributes), _numbered(_NAMES_OUT, self.attributes)
-        return [(_values(dice, names_in), _values(dice, names_out)) for _ in range(TASKS)]
+        return [(_values(dice, names_in), _values(dice, names_out)) for _ in range(TASKS * self.times)]
 
 
 def _numbered(names: tuple[str, ...], count: int) -> list[str]:

@@ -1,7 +1,9 @@
 """What capturing a workflow costs on the device: Threadline next to ProvLight, Flowcept and OpenTelemetry.
 
 The workload is that of the ProvLight paper (bench/_capture_workload.py has it and both kinds of data), with tasks that
-take no time and tasks of 0.05 s. Every run is a fresh process, and every figure is per event, begin or end of a task:
+take no time and tasks of 0.05 s. Every run is a fresh process, and every figure is per event, begin or end of a task.
+The workflow has 200 events, so whatever is done once at the end of a process weighs as much as all of them; workflows
+that are ten times as long ("x 10") show how it is without that.
 
 - caller: wall time of begin() or end() on the calling thread, p50 and p99; next to it the p50 with the making of the
   objects that they are called with. p50 is the median over the rounds, p99 that of all calls of all rounds.
@@ -19,7 +21,7 @@ Processes with tasks of 0.05 s sleep nearly all the time, so all contenders run 
 
 ProvLight is made again after its paper (bench/_capture_provlight.py), ungrouped and with ended tasks in groups of 50.
 Flowcept writes a file when its buffer is closed, or sends to Redis where there is one. Threadline spools to disk; it is
-done when the subscriber has acknowledged its batches, as the translator does behind the same gateway and broker.
+done when the translator behind the same gateway and broker has acknowledged its batches, which are in the log then.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ from bench._capture_contenders import (
 )
 from bench._capture_servers import EVENTS_IN
 from bench._capture_traffic import Traffic
-from bench._capture_workload import EVENTS, Workload
+from bench._capture_workload import Workload
 from bench._goals import Report
 from bench._statistics import ratios
 from threadline.lossy_link import LossyLink
@@ -59,6 +61,7 @@ DATA = (("paper", 10), ("paper", 100), ("real", 10), ("real", 100))
 TASK_S = 0.05
 INSTANT = tuple(Workload(kind, attributes, 0.0) for kind, attributes in DATA)
 SLOW = tuple(Workload(kind, attributes, TASK_S) for kind, attributes in DATA)
+LONG = tuple(Workload(kind, 10, 0.0, times=10) for kind in ("paper", "real"))
 LOSS = 0.05
 LEAST_CPU_US = 1.0
 
@@ -136,9 +139,10 @@ def measure(sizes: Sizes, contenders: list[Contender], servers: Servers, folder:
             if measured.traffic is not None:
                 figures.counts[contender, workload] = measured.traffic
             if contender.sends_to == "gateway":
-                figures.delivered[contender, workload, 0.0].append(delivered_share(contender, measured.client, servers))
+                share = delivered_share(contender, measured.client, workload, servers)
+                figures.delivered[contender, workload, 0.0].append(share)
     for number in range(sizes.instant_rounds):
-        for workload in INSTANT:
+        for workload in (*INSTANT, *LONG) if number == 0 else INSTANT:
             for contender in everyone if number % 2 == 0 else reversed(everyone):
                 with Worker(contender, workload, servers.url(contender), folder) as worker:
                     worker.go()
@@ -191,15 +195,17 @@ def deliver_at_once(
             worker.go()
         for worker in workers.values():
             worker.result()
-    return {contender: delivered_share(contender, worker.client, servers) for contender, worker in workers.items()}
+    return {
+        contender: delivered_share(contender, worker.client, workload, servers) for contender, worker in workers.items()
+    }
 
 
-def delivered_share(contender: Contender, client: str, servers: Servers) -> float:
+def delivered_share(contender: Contender, client: str, workload: Workload, servers: Servers) -> float:
     """Of the task events of a run, those that have arrived; each counts once."""
     events_in = EVENTS_IN[contender.module]
     servers.gateway.arrivals.wait_until_quiet()
     payloads = servers.gateway.arrivals.of(client)
-    return len({event for payload in payloads for event in events_in(payload, client)}) / EVENTS
+    return len({event for payload in payloads for event in events_in(payload, client)}) / workload.events
 
 
 # --- telling ------------------------------------------------------------------------------
@@ -230,7 +236,7 @@ def added_rss_mb(runs: Runs, contender: Contender, workload: Workload) -> float:
 def tell_runs(report: Report, figures: Figures, contenders: list[Contender]) -> None:
     """A line for each contender and workload."""
     runs = figures.runs
-    for workload in (*INSTANT, *SLOW):
+    for workload in (*INSTANT, *LONG, *SLOW):
         print(f"{workload.name:<22} {'p50 us':>8} {'objects':>8} {'p99 us':>8} {'mean us':>8} {'CPU us':>8} "
               f"{'IP bytes':>9} {'packets':>8} {'RSS MB':>7}")  # fmt: skip
         for contender in contenders:
@@ -243,8 +249,8 @@ def tell_runs(report: Report, figures: Figures, contenders: list[Contender]) -> 
                 "caller_p99_us": p99(of_this),
                 "caller_mean_us": statistics.median(statistics.fmean(run.call_us) for run in of_this),
                 "added_cpu_us": statistics.median(added_cpu_us(runs, contender, workload)),
-                "ip_bytes": traffic.ip_bytes / EVENTS if traffic else None,
-                "packets": traffic.packets / EVENTS if traffic else None,
+                "ip_bytes": traffic.ip_bytes / workload.events if traffic else None,
+                "packets": traffic.packets / workload.events if traffic else None,
                 "added_rss_mb": added_rss_mb(runs, contender, workload),
             }  # fmt: skip
             report.figures.append(figure)
@@ -291,7 +297,7 @@ def set_goals(report: Report, figures: Figures, skip_unmeasured: bool) -> None:
         for task_s in (0.0, TASK_S):
             workload = Workload(kind, attributes, task_s)
             traffic = figures.counts.get((THREADLINE, workload))
-            ip_bytes = traffic.ip_bytes / EVENTS if traffic else math.nan
+            ip_bytes = traffic.ip_bytes / workload.events if traffic else math.nan
             goal(f"IP bytes per event ({workload.name})", ip_bytes, "<=", most_bytes, "B")
     for instant, slow in zip(INSTANT, SLOW, strict=True):
         goal(f"added RSS ({instant.data_name})", most_added_rss_mb(figures, THREADLINE, (instant, slow)), "<=", 6, "MB")

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import count
-from pathlib import Path
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +18,14 @@ from edge_agent.background import Background
 from edge_agent.config import ConfigError, Settings, load_settings
 from edge_agent.epoch import begin_epoch
 from edge_agent.grouping import size_of
-from edge_agent.home import host_name, state_folder
+from edge_agent.home import host_name, state_folder, tidy_path
 from edge_agent.lanes import Lane, Publish, Uplink
 from edge_agent.logger import Logger
 from edge_agent.memory import Memory
 from edge_agent.outbox import Outbox
 from edge_agent.recovery import close_journal, gap_after_crash
 from edge_agent.spool import Spool, SpoolError, SpoolLocked
+from edge_agent.status_file import StatusFile
 from edge_agent.transport import Client, Message
 from protocol.records import Declared, End, Status
 from protocol.structs import replaced
@@ -66,7 +66,7 @@ class Agent:
         self.durable = settings.durable
         self.strict = settings.strict
         self.packer = Packer(strict=settings.strict)
-        self.folder = Path(settings.spool)
+        self.folder = tidy_path(settings.spool)
         self.failure: Exception | None = None
         self.on_failure: Callable[[], None] = lambda: None  # for whoever would wait on and on
         self._awaited: Callable[[], None] = lambda: None
@@ -76,7 +76,7 @@ class Agent:
         """Nothing is said any more: the End was the last, or there is nobody left to write it."""
         self._keys = count()
         self.new_key: Callable[[], int] = self._keys.__next__
-        self._spool = Spool.open(self.folder / "up", max_bytes=settings.spool_bytes, fsync=settings.fsync)
+        self._spool = Spool.open(os.path.join(self.folder, "up"), max_bytes=settings.spool_bytes, fsync=settings.fsync)
         self._memory = Memory(self.folder)
         self.epoch = begin_epoch(self.folder)
         left = close_journal(self._spool, self.name)
@@ -102,6 +102,7 @@ class Agent:
             self._lanes.update(self.exchange.lanes)
         self._outbox.begin(left)
         self._inbox: deque[Callable[[float], None]] = deque()
+        self._status_file: StatusFile | None = None
         self._status_at = self._file_at = 0.0
         self.operators: Callable[[], dict[str, tuple[int, int, int, int]]] = dict
         self._thread = Background(target=self._run, name=f"agent {self.name}", daemon=True)
@@ -226,13 +227,10 @@ class Agent:
         return self._file_at if self._finishing else min(self._status_at, self._file_at)
 
     def _write_status(self, status: dict[str, Any]) -> None:
-        """For whoever looks at the folder: always a whole file, also if we are killed meanwhile."""
-        from json import dumps
-
-        draft = self.folder / "status.json.new"
+        """For whoever looks at the folder."""
         try:
-            draft.write_text(dumps(status))
-            draft.replace(self.folder / "status.json")
+            self._status_file = self._status_file or StatusFile(self.folder)
+            self._status_file.write(status)
         except OSError as error:
             _LOG.debug("no status file agent=%s error=%s", self.name, error)
 
@@ -265,6 +263,7 @@ class Agent:
             "pid": os.getpid(),
             "epoch": self.epoch.counter,
             "batches": state.next_seq,
+            "acknowledged": self._uplink.acknowledged,
             "unacknowledged": status.unacknowledged,
             "spool_bytes": status.spool_bytes,
             "spool_most_bytes": self.settings.spool_bytes,
@@ -337,6 +336,8 @@ class Agent:
         self._outbox.end()
         self._spool.close()
         self._memory.close()
+        if self._status_file is not None:
+            self._status_file.close()
 
     @property
     def left(self) -> int:
@@ -357,7 +358,7 @@ def default_agent() -> Agent:
     """
     settings = load_settings()
     name = settings.name or host_name()
-    folder = Path(settings.spool) if settings.spool else state_folder() / name
+    folder = tidy_path(settings.spool) if settings.spool else os.path.join(state_folder(), name)
     for number in range(1, _MOST_SIBLINGS):
         suffix = "" if number == 1 else f"-{number}"
         own = replaced(settings, name=f"{name[: 23 - len(suffix)]}{suffix}", spool=f"{folder}{suffix}")

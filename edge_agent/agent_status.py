@@ -11,8 +11,10 @@ from typing import Any
 
 from edge_agent.config import Settings
 from edge_agent.home import host_name, state_folder
+from edge_agent.status_file import NAME, read_status_file
 
-_TRIES = 5
+_STALE_S = 10.0
+_STALE = ", and it should be newer: the agent stands still, or its disk takes nothing"
 
 
 class StatusError(Exception):
@@ -21,17 +23,13 @@ class StatusError(Exception):
 
 def read_status(settings: Settings) -> dict[str, Any]:
     """What the agent has last said of itself, and whether it runs."""
-    folder = Path(settings.spool) if settings.spool else state_folder() / (settings.name or host_name())
-    for _ in range(_TRIES):
-        try:
-            status: dict[str, Any] = json.loads((folder / "status.json").read_text())
-            break
-        except FileNotFoundError:
-            raise StatusError(f"no agent has its spool in {folder}") from None
-        except (OSError, ValueError):
-            time.sleep(0.02)  # it is just being written
-    else:
-        raise StatusError(f"{folder / 'status.json'} cannot be read")
+    folder = Path(settings.spool) if settings.spool else Path(state_folder(), settings.name or host_name())
+    try:
+        status = read_status_file(str(folder))
+    except FileNotFoundError:
+        raise StatusError(f"no agent has its spool in {folder}") from None
+    except (OSError, ValueError) as error:
+        raise StatusError(f"{folder / NAME} cannot be read: {error}") from None
     status["running"] = _is_locked(folder / "up" / "lock")
     return status
 
@@ -56,13 +54,14 @@ def status_text(status: dict[str, Any], *, as_json: bool) -> str:
         return json.dumps(status, indent=2) + "\n"
     link = status["link"]
     round_trip = link.get("round_trip_s")
-    acknowledged = status["batches"] - status["unacknowledged"]
+    age_s = max(0.0, time.time() - status["at_ms"] / 1_000)
     lines = [
         f"agent {status['agent']}, epoch {status['epoch']}: "
         + (f"running, pid {status['pid']}" if status["running"] else "not running"),
+        f"  as of           {_ago(age_s)} ago" + (_STALE if status["running"] and age_s > _STALE_S else ""),
         f"  spool           {status['spool_bytes']} of {status['spool_most_bytes']} bytes",
-        f"  batches         {max(acknowledged, 0)} acknowledged, {status['unacknowledged']} not yet, "
-        f"{status['resent_batches']} sent again",
+        f"  batches         {status['acknowledged']} acknowledged since it started, "
+        f"{status['unacknowledged']} not yet, {status['resent_batches']} sent again",
         f"  dropped         {status['dropped']} records",
         *[
             f"  sends           {name}: {send['not_taken']} messages not taken yet, {send['given_up']} tuples given up"
@@ -79,3 +78,10 @@ def status_text(status: dict[str, Any], *, as_json: bool) -> str:
     if status["duplicate_agent"]:
         lines.append("  trouble         another agent uses the same name")
     return "\n".join(lines) + "\n"
+
+
+def _ago(seconds: float) -> str:
+    for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal, get_args
 
+from edge_agent.home import tidy_path
 from protocol.address import parse_address
 from protocol.structs import Struct, replaced
 from protocol.topics import AGENT_NAME
@@ -90,14 +90,14 @@ class Settings(Struct):
 
 
 def load_settings(
-    path: Path | str | None = None, environment: Mapping[str, str] = os.environ, **flags: Any
+    path: str | os.PathLike[str] | None = None, environment: Mapping[str, str] = os.environ, **flags: Any
 ) -> Settings:
     """Settings from a file (or the one that THREADLINE_CONFIG names), the environment and flags that are not None."""
     known = Settings.__match_args__
     found: dict[str, Any] = {}
     path = path or environment.get("THREADLINE_CONFIG")
     if path:
-        for name, value in _read(Path(path)).items():
+        for name, value in _read(tidy_path(os.fspath(path))).items():
             if name not in known:
                 raise ConfigError(f"{path}: there is no setting {name!r}, only {', '.join(known)}")
             found[name] = value
@@ -111,11 +111,11 @@ def load_settings(
     return settings
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: str) -> dict[str, Any]:
     import tomllib
 
     try:
-        with path.open("rb") as file:
+        with open(path, "rb") as file:
             return tomllib.load(file)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error

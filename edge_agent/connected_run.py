@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable
 
@@ -25,7 +26,7 @@ class ConnectedRun:
 
     def __init__(self, app: App, settings: Settings, provenance: str | None) -> None:
         name = settings.name or host_name()
-        settings = replaced(settings, name=name, spool=settings.spool or str(state_folder() / name))
+        settings = replaced(settings, name=name, spool=settings.spool or os.path.join(state_folder(), name))
         plan = app.build() if app.has_plan else None
         if plan is not None and provenance:
             plan.provenance = provenance

@@ -7,11 +7,10 @@ or takes nothing, the agent starts all the same: the nonce tells the starts apar
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from zlib import crc32
 
 from edge_agent.logger import Logger
-from edge_agent.spool.files import write_at
+from edge_agent.spool.files import make_folder, write_at
 from protocol.structs import Struct
 
 _LOG = Logger(__name__)
@@ -28,20 +27,22 @@ class Epoch(Struct):
     """Unsigned, 64 bits."""
 
 
-def begin_epoch(folder: Path) -> Epoch:
+def begin_epoch(folder: str | os.PathLike[str]) -> Epoch:
     """The epoch after the last one that began in this folder."""
-    counter = _last_counter(folder / _FILE) + 1
+    folder = os.fspath(folder)
+    counter = _last_counter(os.path.join(folder, _FILE)) + 1
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         _save(folder, counter)
     except OSError as error:
         _LOG.warning("epoch %d: the counter cannot be kept and may repeat: %s", counter, error)
     return Epoch(counter, int.from_bytes(os.urandom(8), "little"))
 
 
-def _last_counter(path: Path) -> int:
+def _last_counter(path: str) -> int:
     try:
-        text = path.read_bytes()
+        with open(path, "rb") as file:
+            text = file.read()
     except FileNotFoundError:
         return 0
     except OSError as error:
@@ -59,15 +60,15 @@ def _line(counter: int) -> bytes:
     return b"%s %08x\n" % (digits, crc32(digits))
 
 
-def _save(folder: Path, counter: int) -> None:
-    draft = folder / f"{_FILE}.new"
+def _save(folder: str, counter: int) -> None:
+    draft = os.path.join(folder, f"{_FILE}.new")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
         write_at(fd, _line(counter), 0)
         os.fsync(fd)
     finally:
         os.close(fd)
-    draft.rename(folder / _FILE)
+    os.rename(draft, os.path.join(folder, _FILE))
     folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder_fd)

@@ -25,7 +25,7 @@ from protocol.records import Gap, Origin, Received
 from protocol.topics import down_topic, tuples_topic
 from protocol.wire.answers import Taken, encode_answer
 from protocol.wire.batch import unframe
-from protocol.wire.crossing import Crossing, decode_crossing, packed
+from protocol.wire.crossing import Crossing, PackedTuple, decode_crossing, packed
 from protocol.wire.errors import MalformedBatch
 from protocol.wire.sections import Pending
 from protocol.wire.values import size_of as captured_size
@@ -98,11 +98,12 @@ class Exchange:
             return
         rows = packed(tuples, self._agent.packer)
         size = sum([_ROW_BYTES + captured_size(data) for _, (_, data), _ in rows])
+        send = self._sends[stream.name]
+        leave = partial(self._leave, send, rows, watermark, hold, idle)
+        self._outbox.after(leave, size, partial(send.forgo, len(rows)))
 
-        def leave() -> None:
-            self._sends[stream.name].add(rows, watermark, hold, idle, monotonic())
-
-        self._outbox.after(leave, size)
+    def _leave(self, send: SendStream, rows: list[PackedTuple], watermark: int, hold: int, idle: bool) -> None:
+        send.add(rows, watermark, hold, idle, monotonic())
 
     def took(self, crossing: Crossing, rows: list[Pending]) -> None:
         """A crossing went through the plan, and these rows came of it. They are put together, so that they are on disk

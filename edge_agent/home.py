@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-from pathlib import Path
 
 from protocol.topics import AGENT_NAME
 
@@ -16,6 +15,23 @@ def host_name() -> str:
     return name if re.fullmatch(AGENT_NAME, name) else "agent"
 
 
-def state_folder() -> Path:
+def state_folder() -> str:
     """Where agents keep their spools if they are not told."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "threadline"
+    state = os.environ.get("XDG_STATE_HOME") or os.path.join(_home(), ".local", "state")
+    return tidy_path(os.path.join(state, "threadline"))
+
+
+def _home() -> str:
+    home = os.path.expanduser("~")
+    if home.startswith("~"):  # neither HOME nor the system's users tell
+        raise RuntimeError("Could not determine home directory.")
+    return home
+
+
+def tidy_path(path: str) -> str:
+    """A path as a person wrote it, without what says nothing: `.`, doubled slashes and one at the end.
+
+    So `spool/` has the sibling `spool-2`. Each `..` stays: behind a link it does not undo what is before it.
+    """
+    root = "/" if path.startswith("/") else ""
+    return root + "/".join([part for part in path.split("/") if part not in ("", ".")]) or "."

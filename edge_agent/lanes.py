@@ -7,12 +7,12 @@ acknowledged. It runs on the agent's writing thread; what other threads learn is
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from random import Random
 
 from edge_agent.logger import Logger
-from edge_agent.sending import Flight, Sending
+from edge_agent.sending import NEVER, Flight, Sending
 from edge_agent.spool import Entry, Spool
 from edge_agent.transport import TransportError
+from protocol.dice import Dice
 from protocol.wire.answers import Logged
 from protocol.wire.batch import frame, read_header, recoded
 from protocol.wire.compression import Codec
@@ -28,7 +28,7 @@ Publish = Callable[[bytes, int], None]
 class Lane:
     """One spool being sent."""
 
-    def __init__(self, agent: str, spool: Spool, publish: Publish, window: int, random: Random | None = None) -> None:
+    def __init__(self, agent: str, spool: Spool, publish: Publish, window: int, random: Dice | None = None) -> None:
         self.sending = Sending(window, random)
         self._agent = agent
         self._spool = spool
@@ -88,10 +88,12 @@ class Lane:
 class Uplink(Lane):
     """Batches on their way to the log."""
 
-    def __init__(self, agent: str, spool: Spool, publish: Publish, window: int, random: Random | None = None) -> None:
+    def __init__(self, agent: str, spool: Spool, publish: Publish, window: int, random: Dice | None = None) -> None:
         super().__init__(agent, spool, publish, window, random)
         self.readable: frozenset[int] = frozenset(Codec)
         self.duplicate = False
+        self.acknowledged = 0
+        """Batches that this process was told are in the log."""
 
     def _flight(self, entry: Entry) -> Flight:
         try:
@@ -108,16 +110,19 @@ class Uplink(Lane):
         """The cloud says how far its log has come."""
         self._learn(answer)
         flights = self.sending.flights
-        done = [each for each in flights.values() if each.nonce == answer.nonce and each.next_seq <= answer.next_seq]
+        own = [each for each in flights.values() if each.nonce == answer.nonce]
+        done = [each for each in own if each.next_seq <= answer.next_seq]
+        early = [each for each in own if answer.has_early(each.seq)]
         if done:
             numbers = [number for number in flights if number <= done[-1].first]
+            self.acknowledged += len(numbers)
             self._release(numbers, done[-1].last, now)
         if not flights:
             self._release_unsent(answer)
-        for flight in list(flights.values()):
-            early = flight.seq - answer.next_seq - 1
-            if flight.nonce == answer.nonce and not (early >= 0 and answer.early >> early & 1):
-                self.sending.missing(flight.first, now)
+        newest = max([each.place for each in (*done, *early) if each.over_at != NEVER], default=0)
+        for flight in own[len(done) :]:
+            if not answer.has_early(flight.seq):
+                self.sending.missing(flight.first, now, newest)
         front = next(iter(flights.values()), None)
         if front is not None and front.nonce != answer.nonce and not front.was_oldest:
             front.due = now  # the first of its epoch was kept waiting for the one before, which is complete now
@@ -128,6 +133,7 @@ class Uplink(Lane):
             header, _ = read_header(entry.data)
             if header.nonce != answer.nonce or header.next_seq > answer.next_seq:
                 return
+            self.acknowledged += 1
             self._spool.release(entry.last)
 
     def _learn(self, answer: Logged) -> None:

@@ -6,6 +6,12 @@ It is a good part of what a small program would load, and an agent that is well 
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
+
+from edge_agent.background import importing
+
+if TYPE_CHECKING:
+    from logging import Logger as RealLogger
 
 
 class Logger:
@@ -20,28 +26,23 @@ class Logger:
 
     def debug(self, text: str, *args: object) -> None:
         if "logging" in sys.modules:
-            from logging import getLogger
-
-            getLogger(self._name).debug(text, *args, stacklevel=2)
+            self._real().debug(text, *args, stacklevel=2)
 
     def info(self, text: str, *args: object) -> None:
         if "logging" in sys.modules:
-            from logging import getLogger
-
-            getLogger(self._name).info(text, *args, stacklevel=2)
+            self._real().info(text, *args, stacklevel=2)
 
     def warning(self, text: str, *args: object) -> None:
-        from logging import getLogger
-
-        getLogger(self._name).warning(text, *args, stacklevel=2)
+        self._real().warning(text, *args, stacklevel=2)
 
     def error(self, text: str, *args: object) -> None:
-        from logging import getLogger
-
-        getLogger(self._name).error(text, *args, stacklevel=2)
+        self._real().error(text, *args, stacklevel=2)
 
     def exception(self, text: str, *args: object) -> None:
         """An error, with the traceback of the exception that is being handled."""
-        from logging import getLogger
+        self._real().exception(text, *args, stacklevel=2)
 
-        getLogger(self._name).exception(text, *args, stacklevel=2)
+    def _real(self) -> RealLogger:
+        with importing:
+            from logging import getLogger
+        return getLogger(self._name)

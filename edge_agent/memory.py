@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import struct
-from pathlib import Path
 from zlib import crc32
 
 from edge_agent.spool.files import write_at
@@ -34,8 +33,8 @@ class Progressed(Struct):
 class Memory:
     """Keeps one `Progressed` in a folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self._paths = [folder / "memory-0", folder / "memory-1"]
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._paths = [os.path.join(folder, name) for name in ("memory-0", "memory-1")]
         self._count = 0
         self._packer = Packer(most_bytes=1 << 24)
         self._unsynced: set[int] = set()
@@ -44,9 +43,10 @@ class Memory:
             self._load(path)
         self._fds = [os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600) for path in self._paths]
 
-    def _load(self, path: Path) -> None:
+    def _load(self, path: str) -> None:
         try:
-            data = path.read_bytes()
+            with open(path, "rb") as file:
+                data = file.read()
             count, size, check = _HEAD.unpack_from(data)
             body = data[_HEAD.size : _HEAD.size + size]
             if len(body) == size and crc32(body) == check and count > self._count:

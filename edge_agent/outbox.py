@@ -53,11 +53,13 @@ def _waits(row: Pending) -> bool:
 
 
 class _After(Struct):
-    """Something to do when everything before it is on disk. `durable`: also safe from a power cut."""
+    """Something to do when everything before it is on disk. `durable`: also safe from a power cut. With `forgo` it can
+    be done without, if there is no memory for it: then that is called instead."""
 
     action: Callable[[], object]
-    size: int
-    durable: bool
+    size: int = 0
+    durable: bool = False
+    forgo: Callable[[], object] | None = None
 
 
 class _Dropped:
@@ -163,10 +165,11 @@ class Outbox:
         self._queue.append((row, size))
         self._held_bytes += size
         if self._parked:
-            self._unpark()
+            with self._lock:
+                self._unpark()
 
     def _unpark(self) -> None:
-        with self._lock:
+        if self._parked:
             self._parked = False
             self._condition.notify_all()
 
@@ -178,27 +181,25 @@ class Outbox:
                 return
             self._queue.append((_Together(rows), size))
             self._held_bytes += size
-            if self._parked:
-                self._parked = False
-                self._condition.notify_all()
+            self._unpark()
 
-    def after(self, action: Callable[[], object], size: int = 0) -> None:
+    def after(self, action: Callable[[], object], size: int = 0, forgo: Callable[[], object] | None = None) -> None:
         """Have the writing thread do something when everything put so far is on disk. If that fails for want of room,
-        it is done again later."""
+        it is done again later; `forgo` takes its place if memory is full meanwhile."""
         with self._condition:
-            if self._held_bytes + size > self._most_bytes:
-                self._make_room(size)
-            self._queue.append((_After(action, size, False), size))
+            if self._held_bytes + size > self._most_bytes and not self._make_room(size):
+                if forgo is not None:
+                    forgo()
+                return
+            self._queue.append((_After(action, size, forgo=forgo), size))
             self._held_bytes += size
-            if self._parked:
-                self._parked = False
-                self._condition.notify_all()
+            self._unpark()
 
     def flush(self, timeout: float | None = None) -> None:
         """Return when everything put so far is on disk, safe from a power cut."""
         done = threading.Event()
         with self._condition:
-            self._queue.append((_After(done.set, 0, True), 0))
+            self._queue.append((_After(done.set, durable=True), 0))
             self._urgent = True
             self._condition.notify_all()
         if not done.wait(timeout):
@@ -278,6 +279,9 @@ class Outbox:
                 for each, _ in row.rows:
                     note.add(each)
                 self.dropped += len(row.rows)
+            elif isinstance(row, _After) and row.forgo is not None:
+                self._held_bytes -= size
+                row.forgo()
             elif isinstance(row, _After) or row[0] in _IRREPLACEABLE:
                 kept.append((row, size))
             else:

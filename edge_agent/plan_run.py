@@ -98,6 +98,7 @@ class PlanRun:
                 self._held_back.append(crossing)
             elif not self._stopped:
                 self._take_over(exchange, crossing)
+                ahead = self.engine.ahead(self._many_waiting)
         return len(self._held_back) < len(came)
 
     def _take_over(self, exchange: Exchange, crossing: Crossing) -> None:

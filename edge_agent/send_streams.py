@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
@@ -29,18 +30,19 @@ _MOST_BYTES = 40 << 10  # of a crossing: with one more tuple, and if nothing can
 class SendStream:
     """One stream that other agents receive."""
 
-    def __init__(self, stream: StreamId, folder: Path, settings: Settings) -> None:
+    def __init__(self, stream: StreamId, folder: str | os.PathLike[str], settings: Settings) -> None:
         self.stream = stream
         self.lost = 0
         self.trouble = ""
         self.given_up: Callable[[], None] = lambda: None
         self._settings = settings
-        folder = folder / f"send-{quote(stream.name, safe='')}"
+        folder = Path(folder) / f"send-{quote(stream.name, safe='')}"
         self.spool = Spool.open(folder, max_bytes=settings.spool_bytes, fsync=settings.fsync)
         self.spool_id = _spool_id(folder / "id")
         # Compressed to a third, as a rule, they fill a datagram.
         self._crossing_bytes = min(3 * settings.batch_bytes, _MOST_BYTES, settings.spool_bytes // 4)
         self._tuples: list[PackedTuple] = []
+        self._forgone: deque[int] = deque()
         self._sent = (BEGINNING, BEGINNING)
         self._promise = (BEGINNING, BEGINNING, False)
         self._since: float | None = None
@@ -49,7 +51,7 @@ class SendStream:
     @property
     def waiting(self) -> bool:
         """Whether there is anything that is in memory only."""
-        return bool(self._tuples) or self._since is not None
+        return bool(self._tuples or self._forgone) or self._since is not None
 
     def add(self, tuples: list[PackedTuple], watermark: int, hold: int, idle: bool, now: float) -> None:
         """Tuples, and the promise after them. SpoolFull if there is no more room, nothing was taken then."""
@@ -60,10 +62,17 @@ class SendStream:
             self._since = now
         self._promise = watermark, hold, idle
 
+    def forgo(self, count: int) -> None:
+        """On any thread: so many tuples will never be added. The next crossing says so; the promise after them, too,
+        is in the next one's."""
+        if count:
+            self.lost += count
+            self._forgone.append(count)
+
     def step(self, now: float, hurry: bool = False) -> float:
         """Write what is to be written by now. A promise alone waits for company as long as a batch does."""
         due = _NEVER if self._since is None else self._since + self._settings.batch_age_s
-        if not (self._tuples or self.trouble or now >= due or (hurry and self.waiting)):
+        if not (self._tuples or self._forgone or self.trouble or now >= due or (hurry and self.waiting)):
             return due
         if now < self._retry_at:
             return self._retry_at
@@ -84,9 +93,14 @@ class SendStream:
             last = count == len(self._tuples)
             # What follows in another crossing may be as old as what was promised before all of them.
             promised = (watermark, hold) if last else self._sent
-            crossing = Crossing(self.stream, self.spool_id, self.spool.next, [], *promised, idle and last)
+            forgone = list(self._forgone)
+            crossing = Crossing(
+                self.stream, self.spool_id, self.spool.next, [], *promised, idle and last, lost=sum(forgone)
+            )
             self._append(encode_packed(crossing, self._tuples[:count]))
             del self._tuples[:count]
+            for _ in forgone:
+                self._forgone.popleft()
             self._sent = promised
             if last:
                 self._since = None

@@ -7,17 +7,18 @@ that stay out, so the wait is long and grows; news from the far end shortens it.
 
 from __future__ import annotations
 
-from random import Random
-
+from protocol.dice import Dice, SystemDice
 from protocol.mqttsn import RetryPolicy, RoundTrip
 from protocol.structs import Struct
 
 NEVER = float("inf")
+_MUCH_S = 0.5
 PATIENCE = RetryPolicy(first_s=3.0, least_s=1.0, most_s=60.0)
 
 
 class Flight(Struct):
-    """An entry that was sent. `over_at`: when the transport had done its part, the last time."""
+    """An entry that was sent. `over_at`: when the transport had done its part, the last time; `place`: as which of all
+    that it has done."""
 
     first: int
     last: int
@@ -28,18 +29,20 @@ class Flight(Struct):
     was_oldest: bool = False
     attempts: int = 0
     over_at: float = NEVER
+    place: int = 0
     due: float = NEVER
 
 
 class Sending:
     """The window of entries in flight, in the order of their numbers."""
 
-    def __init__(self, window: int, random: Random | None = None, patience: RetryPolicy = PATIENCE) -> None:
+    def __init__(self, window: int, random: Dice | None = None, patience: RetryPolicy = PATIENCE) -> None:
         self.flights: dict[int, Flight] = {}
         self.resent = 0
         self.round_trip = RoundTrip(patience)
         self._window = window
-        self._random = random or Random()
+        self._overs = 0
+        self._random = random or SystemDice()
 
     @property
     def room(self) -> int:
@@ -62,7 +65,8 @@ class Sending:
         """The transport has done its part, or has given up."""
         flight = self.flights.get(number)
         if flight is not None:
-            flight.over_at = now
+            self._overs += 1
+            flight.over_at, flight.place = now, self._overs
             flight.due = now + self.round_trip.wait_s(flight.attempts, self._random)
 
     def acknowledged(self, numbers: list[int], now: float) -> None:
@@ -72,11 +76,14 @@ class Sending:
             if flight is not None and flight.over_at != NEVER:
                 self.round_trip.answered(flight.attempts, now - flight.over_at)
 
-    def missing(self, number: int, now: float) -> None:
-        """The far end does not have this entry, though it should have heard of it by now."""
+    def missing(self, number: int, now: float, newest: int = 0) -> None:
+        """The far end did not have this entry when it answered. It must be lost if the far end has one that left the
+        transport after it (`newest` is the last such place), or if it has had much time."""
         flight = self.flights.get(number)
-        if flight is not None and now - flight.over_at > max(self.round_trip.smoothed_s, 0.05):
-            flight.due = now
+        if flight is not None and flight.over_at != NEVER:
+            much_s = max(_MUCH_S, 2 * self.round_trip.smoothed_s)
+            if flight.place < newest or now - flight.over_at > much_s:
+                flight.due = now
 
     def due(self, now: float) -> list[Flight]:
         """What to send again."""

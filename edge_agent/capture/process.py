@@ -15,7 +15,7 @@ from typing import Protocol
 from weakref import WeakSet
 
 from edge_agent.capture.misuse import STRICT_BY_ENVIRONMENT, misuse
-from edge_agent.capture.recorder import NOWHERE, Recorder
+from edge_agent.capture.recorder import NOWHERE, TOO_LATE, Recorder
 from edge_agent.logger import Logger
 
 EXIT_S = 2.0  # how long the end of the program may wait for the network
@@ -130,7 +130,7 @@ class _Process:
                 Finalize(None, self._exit, exitpriority=0)
 
     def _exit(self) -> None:
-        self._end_started(EXIT_S, NOWHERE)  # too late for another agent
+        self._end_started(EXIT_S, TOO_LATE)
 
 
 process = _Process()

@@ -28,16 +28,21 @@ class Recorder(Protocol):
 
 
 class Nowhere:
-    """A recorder for when there is none: it counts what it was given, so that the loss is known."""
+    """A recorder for when there is none: it counts what it was given, so that the loss is known. `reason` is for the
+    user, unless that was said before."""
 
     durable = False
 
-    def __init__(self) -> None:
+    def __init__(self, reason: str = "") -> None:
         self.packer = Packer()
         self._keys = count()
+        self._reason = reason
 
     def put(self, row: Row, size: int) -> None:
-        misuse.count("discarded")
+        if self._reason:
+            misuse.tell("discarded", self._reason)
+        else:
+            misuse.count("discarded")
 
     def new_key(self) -> int:
         return next(self._keys)
@@ -47,3 +52,4 @@ class Nowhere:
 
 
 NOWHERE = Nowhere()
+TOO_LATE = Nowhere("the program ends, and so has its agent: what is captured now is discarded")

@@ -74,7 +74,9 @@ class Workflow:
     ) -> None:
         leave(self, None)
         run = self._run
-        if run is not None and not run.ended:
+        if run is None:
+            misuse.tell("workflow_left_behind", f"workflow {self._id!r} ends after the agent that it was begun with")
+        elif not run.ended:
             self.end(error=error)
 
     def __str__(self) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from pathlib import Path
 
 from edge_agent.spool.errors import SpoolLocked
 
@@ -27,7 +26,21 @@ def try_truncate(fd: int, size_bytes: int) -> None:
         pass
 
 
-def read_whole(path: Path) -> bytes:
+def make_folder(path: str, *, and_above: bool = True) -> None:
+    """Make a folder and those above it, as far as they are missing; another process may be making them too."""
+    try:
+        os.mkdir(path)
+    except FileNotFoundError:
+        if not and_above:
+            raise
+        make_folder(os.path.dirname(path) or os.curdir)
+        make_folder(path, and_above=False)
+    except OSError:
+        if not os.path.isdir(path):
+            raise
+
+
+def read_whole(path: str) -> bytes:
     """All bytes of a file, with zeros for the blocks that the disk cannot read any more."""
     fd = os.open(path, os.O_RDONLY)
     try:
@@ -46,7 +59,7 @@ def read_whole(path: Path) -> bytes:
         os.close(fd)
 
 
-def hold_room(path: Path, size_bytes: int) -> None:
+def hold_room(path: str, size_bytes: int) -> None:
     """Keep a file of zeros, so that as much can be written over it when the disk is full. If it is full now, later."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -62,10 +75,12 @@ def hold_room(path: Path, size_bytes: int) -> None:
         pass
 
 
-def try_unlink(path: Path) -> bool:
+def try_unlink(path: str) -> bool:
     """Delete a file that nobody needs; tell whether it is gone."""
     try:
-        path.unlink(missing_ok=True)
+        os.unlink(path)
+    except FileNotFoundError:
+        return True
     except OSError:
         return False
     return True
@@ -80,7 +95,7 @@ def _read_block(fd: int, length: int, offset: int) -> bytes:
         return bytes(length)
 
 
-def lock(path: Path) -> int:
+def lock(path: str) -> int:
     """Take the lock for the life of the process and leave the process id for whoever is refused."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -93,7 +108,7 @@ def lock(path: Path) -> int:
     except BlockingIOError:
         holder = os.pread(fd, LOCK_BYTES, 0).decode("ascii", "replace").strip()
         os.close(fd)
-        raise SpoolLocked(f"spool {path.parent}: process {holder or '(unknown)'} has it open") from None
+        raise SpoolLocked(f"spool {os.path.dirname(path)}: process {holder or '(unknown)'} has it open") from None
     except OSError:
         os.close(fd)
         raise

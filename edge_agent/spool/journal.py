@@ -8,7 +8,6 @@ start (`rewind`), and what is left behind the newest piece from an earlier round
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from edge_agent.spool.files import read_whole, try_truncate, write_at
 from edge_agent.spool.frames import HEADER_BYTES, PIECE, content_of, frame_at, pack_frame
@@ -25,7 +24,7 @@ class Journal:
         *("holds_synced", "is_synced", "newest", "round", "size_bytes", "writes"),
     )
 
-    def __init__(self, path: Path, roomy_bytes: int) -> None:
+    def __init__(self, path: str, roomy_bytes: int) -> None:
         self._path = path
         self._roomy_bytes = roomy_bytes
         self._fd = -1
@@ -41,9 +40,10 @@ class Journal:
 
     def load(self) -> list[tuple[int, bytes]]:
         """The pieces of the last round, each with its number; new ones go behind them."""
-        if not self._path.exists():
+        try:
+            data = read_whole(self._path)
+        except FileNotFoundError:
             return []
-        data = read_whole(self._path)
         self.size_bytes = len(data)
         pieces = []
         while (frame := frame_at(data, self._end, _SEED)) is not None and frame.first >= self.newest:

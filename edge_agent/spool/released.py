@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import struct
-from pathlib import Path
 from zlib import crc32
 
 from edge_agent.spool.files import read_whole, write_at
@@ -21,7 +20,7 @@ class ReleasedPosition:
 
     __slots__ = ("_fd", "_path")
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str) -> None:
         self._path = path
         self._fd = -1
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 from array import array
-from pathlib import Path
 
 from edge_agent.spool.files import read_whole, try_truncate, write_at
 from edge_agent.spool.frames import (
@@ -35,7 +34,7 @@ class Segment:
 
     __slots__ = ("_fd", "first", "is_synced", "offsets", "path", "replaced_through", "size_bytes", "writes")
 
-    def __init__(self, path: Path, first: int, size_bytes: int = 0) -> None:
+    def __init__(self, path: str, first: int, size_bytes: int = 0) -> None:
         self.path = path
         self.first = first
         self.size_bytes = size_bytes
@@ -49,7 +48,7 @@ class Segment:
         self._fd = -1
 
     @classmethod
-    def create(cls, path: Path, draft: Path, first: int, *, durable: bool) -> Segment:
+    def create(cls, path: str, draft: str, first: int, *, durable: bool) -> Segment:
         """A new file without entries. It has its name only when its head is written."""
         head = head_of_segment(first)
         segment = cls(path, first, len(head))
@@ -58,7 +57,7 @@ class Segment:
             write_at(segment._fd, head, 0)
             if durable:
                 os.fsync(segment._fd)
-            draft.rename(path)
+            os.rename(draft, path)
         except OSError:
             try_truncate(segment._fd, 0)
             segment.close()
@@ -66,7 +65,7 @@ class Segment:
         return segment
 
     @classmethod
-    def replacement(cls, path: Path, draft: Path, first: int, last: int, entry: bytes) -> Segment:
+    def replacement(cls, path: str, draft: str, first: int, last: int, entry: bytes) -> Segment:
         """A file with one entry in place of the entries first..last; it takes the name, and so the place, of the first.
 
         It is written over the draft: where that file has its blocks already, a full disk has room for it.
@@ -81,7 +80,7 @@ class Segment:
             write_at(segment._fd, data, 0)
             os.ftruncate(segment._fd, len(data))
             os.fsync(segment._fd)
-            draft.rename(path)
+            os.rename(draft, path)
         except OSError:
             segment.close()
             raise
@@ -89,7 +88,7 @@ class Segment:
         return segment
 
     @classmethod
-    def load(cls, path: Path, first: int, limit: int | None) -> tuple[Segment, int]:
+    def load(cls, path: str, first: int, limit: int | None) -> tuple[Segment, int]:
         """The segment as it is on disk, and how many bytes after it are no entry.
 
         Numbers from `limit` on belong to the next segment: an entry with such a number was taken back.

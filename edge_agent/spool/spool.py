@@ -22,7 +22,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from operator import attrgetter
-from pathlib import Path
 from types import TracebackType
 from typing import Literal, NamedTuple
 
@@ -33,7 +32,7 @@ from edge_agent.spool.errors import (
     SpoolUnusable,
     SpoolUnwritable,
 )
-from edge_agent.spool.files import LOCK_BYTES, hold_room, lock, try_unlink
+from edge_agent.spool.files import LOCK_BYTES, hold_room, lock, make_folder, try_unlink
 from edge_agent.spool.frames import HEADER_BYTES
 from edge_agent.spool.journal import Journal
 from edge_agent.spool.released import RELEASED_BYTES, ReleasedPosition
@@ -79,16 +78,16 @@ class Spool:
     @classmethod
     def open(
         cls,
-        folder: Path,
+        folder: str | os.PathLike[str],
         *,
         max_bytes: int = MAX_BYTES,
         segment_bytes: int | None = None,
         fsync: Fsync = "interval",
     ) -> Spool:
         """Lock the folder and take up what is in it."""
-        return cls(folder, max_bytes, segment_bytes or min(SEGMENT_BYTES, max_bytes // 16), fsync)
+        return cls(os.fspath(folder), max_bytes, segment_bytes or min(SEGMENT_BYTES, max_bytes // 16), fsync)
 
-    def __init__(self, folder: Path, max_bytes: int, segment_bytes: int, fsync: Fsync) -> None:
+    def __init__(self, folder: str, max_bytes: int, segment_bytes: int, fsync: Fsync) -> None:
         if max_bytes < LEAST_MAX_BYTES:
             raise ValueError(f"spool {folder}: max_bytes is {max_bytes}, at least {LEAST_MAX_BYTES} are needed")
         if fsync not in ("batch", "interval", "never"):
@@ -97,13 +96,13 @@ class Spool:
         self._max_bytes = max_bytes
         self._segment_bytes = segment_bytes
         self._fsync = fsync
-        self._reserve = folder / "reserve"
+        self._reserve = os.path.join(folder, "reserve")
         self._reserve_bytes = min(_RESERVE_BYTES, max_bytes // 32)
         self._segments: list[Segment] = []
         self._active: Segment | None = None
         self._reading: Segment | None = None
-        self._journal = Journal(folder / "journal", min(_ROOMY_JOURNAL_BYTES, max_bytes // 32))
-        self._released = ReleasedPosition(folder / "released")
+        self._journal = Journal(os.path.join(folder, "journal"), min(_ROOMY_JOURNAL_BYTES, max_bytes // 32))
+        self._released = ReleasedPosition(os.path.join(folder, "released"))
         self._is_folder_synced = True
         self._folder_fd = self._lock_fd = -1
         self._first = self._next = self._count = self._bytes = 0
@@ -114,8 +113,8 @@ class Spool:
         self.recovered_journal: list[bytes] = []
         """The pieces of the entry that was being made when the last process ended."""
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._lock_fd = lock(folder / "lock")
+            make_folder(folder)
+            self._lock_fd = lock(os.path.join(folder, "lock"))
             self._folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             self._load()
         except OSError as error:
@@ -128,7 +127,7 @@ class Spool:
     # -- opening
 
     def _load(self) -> None:
-        try_unlink(self._folder / "draft")
+        try_unlink(os.path.join(self._folder, "draft"))
         self._first = self._released.load()
         self._load_segments()
         self._load_journal()
@@ -145,14 +144,14 @@ class Spool:
         hold_room(self._reserve, self._reserve_bytes)
 
     def _load_segments(self) -> None:
-        names = sorted(each.name for each in self._folder.iterdir() if _NAME.fullmatch(each.name))
+        names = sorted(name for name in os.listdir(self._folder) if _NAME.fullmatch(name))
         for name in names:
             if name.rpartition(".v")[2] != _VERSION:
                 raise SpoolUnusable(f"spool {self._folder}: {name} was written by another version of the agent")
         numbers = [int(name.partition(".")[0]) for name in names]
         self._first = max(self._first, *numbers[:1], 0)  # files before the first one were deleted: released
         for name, first, limit in zip(names, numbers, [*numbers[1:], None], strict=False):
-            path = self._folder / name
+            path = os.path.join(self._folder, name)
             if self._segments and first < self._segments[-1].next:
                 try_unlink(path)  # its replacement has its place; the crash came before it was deleted
                 continue
@@ -335,7 +334,7 @@ class Spool:
         path = self._path_of(self._next)
         self._check_room(len(head_of_segment(self._next)) + frame_bytes - self._journal_gives_back())
         durable = self._fsync != "never"
-        segment = Segment.create(path, self._folder / "draft", self._next, durable=durable)
+        segment = Segment.create(path, os.path.join(self._folder, "draft"), self._next, durable=durable)
         if self._segments and self._segments[-1].first == self._next:
             self._forget(self._segments.pop())  # it had no entries; its name is the new one's
         if self._active is not None:
@@ -408,8 +407,8 @@ class Spool:
         if segment is self._reading:
             self._reading = None
 
-    def _path_of(self, first: int) -> Path:
-        return self._folder / f"{first:020}.v{_VERSION}"
+    def _path_of(self, first: int) -> str:
+        return os.path.join(self._folder, f"{first:020}.v{_VERSION}")
 
     # -- reading
 
@@ -512,7 +511,7 @@ class Spool:
         try:
             self._sync_folder()
             for segment in segments[1:]:
-                segment.path.unlink()
+                os.unlink(segment.path)
         except OSError:
             pass  # what stays is deleted at the next opening
         hold_room(self._reserve, self._reserve_bytes)

@@ -11,7 +11,6 @@ import selectors
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from random import Random
 from time import monotonic
 from types import TracebackType
 from typing import Any
@@ -25,6 +24,7 @@ from edge_agent.transport.pending import Delivery, Message, Pending, QueueFull, 
 from edge_agent.transport.requests import OnMessage
 from edge_agent.transport.session import ClientSession
 from protocol.address import Address, format_address, parse_address
+from protocol.dice import Dice
 from protocol.mqttsn import MAX_PACKET_BYTES, RetryPolicy
 from protocol.structs import replaced
 
@@ -59,7 +59,7 @@ class Client:
         max_queued_bytes: int = 1 << 20,
         retry: RetryPolicy | None = None,
         connect: bool = True,
-        random: Random | None = None,
+        random: Dice | None = None,
     ) -> None:
         self._gateways = _addresses(gateways)
         config = SessionConfig(

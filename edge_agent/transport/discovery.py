@@ -6,7 +6,6 @@ advertise to the group as well, so the group's port is listened on too if it is 
 
 from __future__ import annotations
 
-import ipaddress
 import selectors
 import socket
 import struct
@@ -93,7 +92,9 @@ def _gateway_address(raw: bytes, port: int) -> str | None:
         raw = raw[:-2]
     if len(raw) not in (4, 16) or not port:
         return None
-    return format_address(str(ipaddress.ip_address(raw)), port)
+    from ipaddress import ip_address  # every client has this module, few ever search
+
+    return format_address(str(ip_address(raw)), port)
 
 
 def _sender(family: int, radius: int) -> socket.socket:
@@ -109,8 +110,10 @@ def _sender(family: int, radius: int) -> socket.socket:
 
 def _listener(family: int, target: SocketAddress) -> socket.socket | None:
     """A socket that hears what is sent to the group, or None if the address is one host's, or its port is taken."""
+    from ipaddress import ip_address
+
     host, port = str(target[0]), int(target[1])
-    group = ipaddress.ip_address(host.partition("%")[0])
+    group = ip_address(host.partition("%")[0])
     if not group.is_multicast and not host.endswith(".255"):
         return None
     endpoint = socket.socket(family, socket.SOCK_DGRAM)

@@ -19,13 +19,13 @@ DISCONNECT): `_control`.
 from __future__ import annotations
 
 from enum import Enum
-from random import Random
 from typing import Protocol
 
 from edge_agent.transport.config import MAX_DURATION_S
 from edge_agent.transport.pending import ClientClosed, DeliveryFailed, Pending, Refused, TransportError
 from edge_agent.transport.wills import WillKeeper
 from edge_agent.transport.wire import NEVER, Flight, Wire
+from protocol.dice import Dice
 from protocol.mqttsn import (
     AnyMessage,
     ConnAck,
@@ -104,7 +104,7 @@ class _Sleep:
 class Link:
     """The connection to one gateway at a time. `outbox` is the part that close waits for."""
 
-    def __init__(self, wire: Wire, random: Random, requests: Part, wills: WillKeeper, outbox: Part) -> None:
+    def __init__(self, wire: Wire, random: Dice, requests: Part, wills: WillKeeper, outbox: Part) -> None:
         self.state = State.IDLE
         self.gateway = 0
         self.last_error: TransportError | None = None

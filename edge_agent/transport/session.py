@@ -4,7 +4,7 @@ Theory of operation. The shell around a session (`client.Client`) calls `receive
 and `tick` when `next_deadline` has come and after every call that gave the session work. Then it carries away what is
 in `datagrams` (to send), `delivered` (messages and the callbacks they go to), `settled` (pendings whose callbacks are
 to be run) and `notices` (lines for the log). In State.SEEKING it looks up the gateway's address and calls `opened` or
-`unreachable`. The session never blocks, never reads a clock, takes its chance from the given `Random`, and never fails
+`unreachable`. The session never blocks, never reads a clock, takes its chance from the given `Dice`, and never fails
 on what the network brings.
 
 The work is divided by what has to be remembered: `link` the state of the connection, `outgoing` the messages on their
@@ -16,7 +16,6 @@ message finds its handler, in one table.
 from __future__ import annotations
 
 from collections.abc import Callable
-from random import Random
 from typing import Any
 
 from edge_agent.transport.config import SessionConfig, Will
@@ -28,6 +27,7 @@ from edge_agent.transport.requests import OnMessage, Requests
 from edge_agent.transport.topics import TopicBook
 from edge_agent.transport.wills import WillKeeper
 from edge_agent.transport.wire import NEVER, Wire
+from protocol.dice import Dice, SystemDice
 from protocol.mqttsn import (
     Advertise,
     AnyMessage,
@@ -62,8 +62,8 @@ _DEAF = frozenset((State.IDLE, State.CLOSED))
 class ClientSession:
     """One client's conversation with one gateway at a time. Not thread-safe: the shell holds a lock."""
 
-    def __init__(self, config: SessionConfig, random: Random | None = None) -> None:
-        random = random or Random()
+    def __init__(self, config: SessionConfig, random: Dice | None = None) -> None:
+        random = random or SystemDice()
         self.config = config
         self.delivered: list[tuple[Message, list[OnMessage]]] = []
         self._wire = wire = Wire(config, random)

@@ -7,11 +7,11 @@ the bound is made exact again. So an acknowledged packet's timer costs nothing, 
 from __future__ import annotations
 
 from collections.abc import Container
-from random import Random
 from typing import TypeVar
 
 from edge_agent.transport.config import SessionConfig
 from edge_agent.transport.pending import Pending, Stats
+from protocol.dice import Dice
 from protocol.mqttsn import Message, RoundTrip, encode
 
 NEVER = float("inf")
@@ -38,7 +38,7 @@ class Flight:
 class Wire:
     """The outgoing side of one session."""
 
-    def __init__(self, config: SessionConfig, random: Random) -> None:
+    def __init__(self, config: SessionConfig, random: Dice) -> None:
         self.config = config
         self.random = random
         self.stats = Stats()
@@ -52,7 +52,7 @@ class Wire:
         self.paused_until = 0.0
         self.ids_in_use: tuple[Container[int], ...] = ()
         self._congestions = 0
-        self._msg_id = random.randrange(1, 0x10000)
+        self._msg_id = 1 + int(random.random() * 0xFFFF)
 
     def send(self, message: Message, now: float) -> None:
         """Put a packet on the way."""

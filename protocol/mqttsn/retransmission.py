@@ -6,8 +6,7 @@ not flooded. Answers to packets that were sent twice are not measured: one canno
 
 from __future__ import annotations
 
-from random import Random
-
+from protocol.dice import Dice
 from protocol.structs import Struct
 
 _ALIVE_GROWTH = 1.15
@@ -63,7 +62,7 @@ class RoundTrip(Struct):
             self.deviation_s += (abs(seconds - self.smoothed_s) - self.deviation_s) / 4
             self.smoothed_s += (seconds - self.smoothed_s) / 8
 
-    def wait_s(self, attempt: int, random: Random, alive: bool = False) -> float:
+    def wait_s(self, attempt: int, random: Dice, alive: bool = False) -> float:
         """How long to wait for an answer after sending for the `attempt`-th time (from 1), jitter included.
 
         `alive` says that the peer has been heard of since the packet was last sent: then the packet or its answer was

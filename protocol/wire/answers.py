@@ -26,6 +26,11 @@ class Logged(Struct):
     codecs: int = 0
     duplicate: bool = False
 
+    def has_early(self, seq: int) -> bool:
+        """Whether this batch waits for those before it."""
+        place = seq - self.next_seq - 1
+        return place >= 0 and bool(self.early >> place & 1)
+
 
 class Taken(Struct):
     """An agent has taken over all crossings of a stream below `next_seq`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from operator import add
 
@@ -78,8 +78,9 @@ def put_small(out: bytearray, numbers: Sequence[int]) -> None:
 
 def put_blobs(out: bytearray, blobs: Sequence[bytes]) -> None:
     """A column of byte strings."""
-    put_small(out, [len(blob) for blob in blobs])
-    out += b"".join(blobs)
+    if blobs:
+        put_small(out, [len(blob) for blob in blobs])
+        out += b"".join(blobs)
 
 
 def put_values(out: bytearray, blobs: Sequence[bytes]) -> None:
@@ -103,9 +104,10 @@ def _by_length(lengths: Sequence[int]) -> dict[int, list[int]]:
     return groups
 
 
-def put_texts(out: bytearray, texts: Iterable[str]) -> None:
+def put_texts(out: bytearray, texts: Sequence[str]) -> None:
     """A column of texts. Half of a surrogate pair, which no text should hold, is shown as what it is."""
-    put_blobs(out, [text.encode("utf-8", "backslashreplace") for text in texts])
+    if texts:
+        put_blobs(out, [text.encode("utf-8", "backslashreplace") for text in texts])
 
 
 def _width(span: int) -> int:

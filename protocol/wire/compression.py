@@ -6,6 +6,7 @@ dictionary: pieces of typical batches, made by `scripts/train_dictionary.py` and
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Callable
 from enum import IntEnum
@@ -137,6 +138,12 @@ def _zstd_reader(with_dictionary: bool) -> Callable[[bytes], bytes]:
 
 @cache
 def _dictionary() -> bytes:
-    from pathlib import Path
+    from os.path import dirname, join
 
-    return (Path(__file__).parent / "batch.dict").read_bytes()
+    with open(join(dirname(__file__), "batch.dict"), "rb") as file:
+        return file.read()
+
+
+# A process may be forked while another thread holds one of the locks: it makes its own.
+os.register_at_fork(after_in_child=_zstd_writer.cache_clear)
+os.register_at_fork(after_in_child=_zstd_reader.cache_clear)

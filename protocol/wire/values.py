@@ -472,6 +472,8 @@ def unpacked(shape: Shape | None, data: bytes) -> Any:
 
 def put_payloads(out: bytearray, places: Sequence[int], values: Sequence[Captured]) -> None:
     """Values by the places of their shapes in a table. Those of one shape are written together, column by column."""
+    if not values:
+        return
     codes = [place << 1 | (type(value) is bytes) for place, value in zip(places, values, strict=True)]
     put_small(out, codes)
     groups: dict[int, list[Any]] = {}

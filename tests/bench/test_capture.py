@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
 import socket
 import threading
 import zlib
@@ -31,7 +30,7 @@ from bench._capture_contenders import (
     WorkerFailed,
     why_not,
 )
-from bench._capture_servers import Acknowledged, SpanSink, provlight_events, threadline_events
+from bench._capture_servers import SpanSink, provlight_events, threadline_events
 from bench._capture_traffic import TcpCounter, Traffic, UdpCounter
 from bench._capture_workload import EVENTS, TASKS, Workload
 from bench._goals import Report
@@ -122,24 +121,6 @@ def test_a_connection_counts_as_the_segments_that_the_mtu_allows() -> None:
 
 
 # --- arrivals -----------------------------------------------------------------------------
-
-
-def test_the_answer_to_a_batch_says_what_has_come_and_what_waits() -> None:
-    epoch = Acknowledged(7)
-    answers = [epoch.take(seq, seq + 1) for seq in (0, 2, 3, 2, 1, 0)]
-    assert [(answer.next_seq, answer.early) for answer in answers] == [(1, 0), (1, 1), (1, 3), (1, 3), (4, 0), (4, 0)]
-    assert answers[0].nonce == 7
-
-
-def test_batches_in_any_order_are_all_acknowledged_in_the_end() -> None:
-    seqs = [*range(40), *range(40)]
-    random.Random(3).shuffle(seqs)
-    epoch = Acknowledged(1)
-    assert [epoch.take(seq, seq + 1) for seq in seqs][-1].next_seq == 40
-
-
-def test_a_batch_that_stands_for_several_moves_on_by_as_many() -> None:
-    assert Acknowledged(1).take(0, 5).next_seq == 5
 
 
 def test_task_events_are_found_in_our_batches() -> None:

@@ -3,7 +3,6 @@ tests."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from edge_agent.agent import Agent, AgentFailed, default_agent
 from edge_agent.config import ConfigError, Settings
 from edge_agent.recovery import CRASH
 from edge_agent.spool import Spool, SpoolLocked
+from edge_agent.status_file import NAME, read_status_file
 from edge_agent.transport import Client
 from protocol.ids import StreamId
 from protocol.records import Delivery, End, Gap, Origin, OriginKind, Status
@@ -130,13 +130,12 @@ def test_a_delivery_of_very_many_origins_is_told_in_parts(agent: Agent, tmp_path
 def test_status_says_how_it_is(agent: Agent, tmp_path: Path) -> None:
     agent.put(event(0), 100)
     agent.flush(5.0)
-    path = tmp_path / "status.json"
-    wait_until(path.exists, "the status file")
-    told = json.loads(path.read_text())
+    wait_until((tmp_path / NAME).exists, "the status file")
+    told = read_status_file(str(tmp_path))
     assert (told["agent"], told["pid"], told["epoch"]) == ("pump-7", os.getpid(), agent.epoch.counter)
     assert agent.status()["dropped"] == 0
     agent.close(0.0)
-    assert json.loads(path.read_text())["pid"] is None
+    assert read_status_file(str(tmp_path))["pid"] is None
 
 
 def test_an_agent_that_was_stopped_by_a_defect_says_so(
@@ -206,10 +205,13 @@ def test_a_killed_agent_tells_where_its_records_end(tmp_path: Path) -> None:
 # A program's own agent
 
 
-def test_processes_of_one_program_do_not_share_a_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("spool", ["spool", "spool/", "./spool/."])
+def test_processes_of_one_program_do_not_share_a_spool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spool: str
+) -> None:
     monkeypatch.setenv("THREADLINE_GATEWAY", f"127.0.0.1:{free_port()}")
     monkeypatch.setenv("THREADLINE_AGENT", "a-name-of-23-characters")
-    monkeypatch.setenv("THREADLINE_SPOOL", str(tmp_path / "spool"))
+    monkeypatch.setenv("THREADLINE_SPOOL", f"{tmp_path}/{spool}")
     agents = [default_agent() for _ in range(3)]
     try:
         assert [agent.name for agent in agents] == [
@@ -217,7 +219,7 @@ def test_processes_of_one_program_do_not_share_a_spool(tmp_path: Path, monkeypat
             "a-name-of-23-characte-2",
             "a-name-of-23-characte-3",
         ]
-        assert len({agent.folder for agent in agents}) == 3
+        assert [agent.folder for agent in agents] == [f"{tmp_path}/{name}" for name in ("spool", "spool-2", "spool-3")]
     finally:
         for agent in agents:
             agent.close(0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from edge_agent.agent import Agent
 from edge_agent.agent_status import StatusError, read_status, status_text
 from edge_agent.config import Settings
+from edge_agent.status_file import NAME
 from edge_agent.stream import Plan
 from edge_agent.transport import Client
 from tests.edge_agent.spooled import NOWHERE, batches
@@ -36,7 +38,7 @@ def plan() -> Plan:
 
 def test_a_running_agent_and_one_that_has_ended(tmp_path: Path) -> None:
     with Agent(settings(tmp_path), plan().document()) as agent:
-        wait_until((tmp_path / "status.json").exists, "a status")
+        wait_until((tmp_path / NAME).exists, "a status")
         running = read_status(settings(tmp_path))
         agent.close(0.0)
     ended = read_status(settings(tmp_path))
@@ -67,18 +69,9 @@ def test_an_agent_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_file_that_is_no_status_is_said_to_be_none(tmp_path: Path) -> None:
-    (tmp_path / "status.json").write_text('{"agent": "hu')
+    (tmp_path / NAME).write_text('{"agent": "hu')
     with pytest.raises(StatusError, match="cannot be read"):
         read_status(settings(tmp_path))
-
-
-def test_a_status_is_replaced_and_never_half_written(tmp_path: Path) -> None:
-    (tmp_path / "status.json").write_text("whole")
-    before = (tmp_path / "status.json").stat().st_ino
-    with Agent(settings(tmp_path)) as agent:
-        agent.close(0.0)
-    assert (tmp_path / "status.json").stat().st_ino != before
-    assert [path.name for path in tmp_path.glob("status*")] == ["status.json"]
 
 
 def shown(**changes: Any) -> list[str]:
@@ -88,6 +81,7 @@ def shown(**changes: Any) -> list[str]:
         "running": True,
         "epoch": 3,
         "batches": 12,
+        "acknowledged": 10,
         "unacknowledged": 2,
         "spool_bytes": 4_000,
         "spool_most_bytes": 65_536,
@@ -99,6 +93,7 @@ def shown(**changes: Any) -> list[str]:
         "sends": {},
         "receives": {},
         "link": {"state": "connected", "round_trip_s": 0.0123, "sent": 40, "resent": 2, "reconnects": 1},
+        "at_ms": (time.time() - 1) * 1_000,
     }
     return status_text(status | changes, as_json=False).splitlines()
 
@@ -106,8 +101,9 @@ def shown(**changes: Any) -> list[str]:
 def test_what_people_read() -> None:
     assert shown() == [
         "agent hub, epoch 3: running, pid 17",
+        "  as of           1 s ago",
         "  spool           4000 of 65536 bytes",
-        "  batches         10 acknowledged, 2 not yet, 4 sent again",
+        "  batches         10 acknowledged since it started, 2 not yet, 4 sent again",
         "  dropped         5 records",
         "  not captured    1 values were replaced by placeholders",
         "  link            connected, round trip 12 ms, 40 packets sent, 2 again, 1 reconnects",
@@ -130,5 +126,10 @@ def test_trouble_is_said() -> None:
     ]
 
 
-def test_batches_of_earlier_epochs_that_are_left_make_no_negative_numbers() -> None:
-    assert "  batches         0 acknowledged, 20 not yet, 4 sent again" in shown(unacknowledged=20)
+def test_a_status_that_should_be_newer_is_said_to_be_old() -> None:
+    def as_of(**changes: Any) -> str:
+        return shown(**changes)[1]
+
+    hour_ago = (time.time() - 3_600) * 1_000
+    assert as_of(at_ms=hour_ago).startswith("  as of           60 min ago, and it should be newer")
+    assert as_of(at_ms=hour_ago, running=False) == "  as of           60 min ago"

@@ -58,18 +58,18 @@ def test_the_counter_is_synced_before_it_has_its_name_and_the_name_before_it_is_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     happened: list[str] = []
-    sync, rename = os.fsync, Path.rename
+    sync, rename = os.fsync, os.rename
 
     def noting_sync(fd: int) -> None:
         happened.append(f"sync {Path(f'/proc/self/fd/{fd}').readlink().name}")
         sync(fd)
 
-    def noting_rename(path: Path, target: Path) -> Path:
-        happened.append(f"{path.name} becomes {target.name}")
-        return rename(path, target)
+    def noting_rename(path: str, target: str) -> None:
+        happened.append(f"{Path(path).name} becomes {Path(target).name}")
+        rename(path, target)
 
     monkeypatch.setattr(os, "fsync", noting_sync)
-    monkeypatch.setattr(Path, "rename", noting_rename)
+    monkeypatch.setattr(os, "rename", noting_rename)
     begin_epoch(tmp_path)
     assert happened == ["sync epoch.new", "epoch.new becomes epoch", f"sync {tmp_path.name}"]
 

@@ -110,6 +110,7 @@ def test_a_program_that_only_captures_does_not_load_it(tmp_path: Path) -> None:
     loaded = loaded_by(CAPTURES, tmp_path)
     assert agent_module.__name__ in loaded, "there is an agent"
     assert not loaded & {module.__name__ for module in (*ONLY_FOR_EXCHANGE, plan_module)}
+    assert not loaded & {"pathlib", "urllib", "logging"}, "a small board has no memory to spare for them"
 
 
 @pytest.mark.parametrize(("end", "is_loaded"), [("sink('out')", False), ("send('out', to=['lab'])", True)])

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -393,6 +394,25 @@ def test_tuples_that_are_dropped_from_memory_are_named(tmp_path: Path, disk: lis
         assert any(isinstance(each, Declared) for each in records), "what nothing could replace is not dropped"
         assert [each for each in records if isinstance(each, Progress)][-1] == Progress(ALERTS, 399, 399)
         assert bench.outbox.state.next_seqs == {"reports": 400}
+
+
+def test_what_can_be_done_without_is_forgone_when_memory_is_full(tmp_path: Path, disk: list[str]) -> None:
+    """Tuples for other agents wait for the records before them, which a full disk does not take."""
+    done: list[int] = []
+    forgone: list[int] = []
+    with Bench(tmp_path, memory_bytes=LEAST_MEMORY_BYTES, flush_s=0.1) as bench:
+        disk += ["up/"]
+        bench.put(begun(0))
+        for number in range(300):
+            size = LEAST_MEMORY_BYTES // 50
+            bench.outbox.after(partial(done.append, number), size, partial(forgone.append, number))
+            assert bench.outbox.held_bytes <= LEAST_MEMORY_BYTES
+        disk.clear()
+        for _ in range(3):
+            bench.step(1.0)
+        assert len(forgone) > 200 and len(done) > 20
+        assert sorted(forgone + done) == list(range(300))
+        assert bench.outbox.held_bytes == 0
 
 
 def test_memory_stays_bounded_however_long_the_disk_stands_still(tmp_path: Path, disk: list[str]) -> None:

@@ -171,9 +171,9 @@ def union() -> Plan:
 def test_a_stream_that_is_far_ahead_is_held_back_until_the_other_one_follows(start: Start) -> None:
     running = start(union(), many_waiting=10)
     running.crosses("slow", 0)
-    for at in range(0, 100, 5):
+    for at in range(0, 100, 5):  # some at once, some one after the other
         running.crosses("fast", *range(at, at + 5))
-        time.sleep(0.005)
+        time.sleep(0.005 * (at % 2))
     wait_until(lambda: not running.exchange.arrived, "everything was looked at")
     time.sleep(0.3)
     assert running.run.engine.waiting <= 15

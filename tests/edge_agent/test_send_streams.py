@@ -251,3 +251,32 @@ def test_what_comes_faster_than_it_is_asked_to_write_is_written_anyway(tmp_path:
     assert numbers_in(crossings(send)) == list(range(11_000))
     send.step(0.0)
     assert numbers_in(crossings(send)) == list(range(22_000))
+
+
+def test_tuples_that_were_never_added_are_told_with_the_next_crossing(tmp_path: Path) -> None:
+    send = stream_in(tmp_path)
+    send.forgo(0)
+    assert not send.waiting
+    send.forgo(3)
+    send.forgo(4)
+    assert send.waiting
+    send.step(0.0)
+    assert not send.waiting
+    send.add(tuples([8]), 8, 8, False, now=0.0)
+    send.step(0.0)
+    assert [(each.lost, len(each.tuples)) for each in crossings(send)] == [(7, 0), (0, 1)]
+    assert send.lost == 7
+
+
+def test_what_was_not_added_is_not_forgotten_while_the_spool_is_full(tmp_path: Path) -> None:
+    send = stream_in(tmp_path, spool_bytes=SMALL, when_full="block")
+    send.add(tuples(range(100), 1_000), 1, 1, False, now=0.0)
+    send.step(0.0)
+    send.forgo(5)
+    send.step(2.0)
+    assert send.trouble and send.waiting
+    assert sum(each.lost for each in crossings(send)) == 0
+    send.spool.release(send.spool.next - 1)
+    send.step(9.0)
+    assert sum(each.lost for each in crossings(send)) == 5
+    assert numbers_in(crossings(send))[-1] == 99

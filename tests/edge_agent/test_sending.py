@@ -71,11 +71,30 @@ def test_what_the_far_end_misses_is_due_at_once() -> None:
     made.missing(0, NOW)
     assert made.due(NOW) == [], "it is still with the transport"
     made.over(0, NOW)
-    made.missing(0, NOW + 0.01)
-    assert made.due(NOW + 0.01) == [], "the answer may be older than the sending"
-    made.missing(0, NOW + 0.5)
-    assert made.due(NOW + 0.5) == [made.flights[0]]
+    made.missing(0, NOW + 0.3)
+    assert made.due(NOW + 0.3) == [], "the answer may be older than the sending"
+    made.missing(0, NOW + 0.6)
+    assert made.due(NOW + 0.6) == [made.flights[0]]
     made.missing(77, NOW)
+
+
+def test_what_the_far_end_misses_though_it_has_what_came_after_it_is_due_at_once() -> None:
+    made = sending(count=3)
+    for number in (1, 0, 2):
+        made.over(number, NOW)
+    for number in range(3):
+        made.missing(number, NOW + 0.01, newest=made.flights[0].place)
+    assert made.due(NOW + 0.01) == [made.flights[1]], "only this one left the transport before 0 did"
+
+
+def test_a_far_end_that_is_slow_does_not_miss_anything_soon() -> None:
+    made = sending(count=9)
+    for number in range(8):
+        made.over(number, NOW)
+        made.acknowledged([number], NOW + 1.0)
+    made.over(8, NOW)
+    made.missing(8, NOW + 1.2)
+    assert made.due(NOW + 1.2) == []
 
 
 def test_news_of_an_unknown_entry_is_ignored() -> None:

@@ -76,6 +76,14 @@ def test_what_is_captured_after_close_goes_to_a_new_agent(starting: Starting) ->
     assert counts()["task_left_behind"] == 1
 
 
+def test_an_agent_that_is_closed_within_a_workflow_leaves_its_end_behind(starting: Starting) -> None:
+    with Workflow("w"):
+        close()
+    assert counts()["workflow_left_behind"] == 1
+    (agent,) = starting.started
+    assert [row[1] for row in agent.rows] == [0]
+
+
 def test_a_recorder_in_use_is_flushed_by_close_not_ended(memory: Memory) -> None:
     Workflow("w").begin()
     close()
@@ -176,7 +184,10 @@ import atexit
 atexit.register(lambda: Workflow("too late").begin() and print(counts()["discarded"]))
 with Workflow("w"), Task("t"): pass
 """
-    assert lines(program, tmp_path) == [f"first 0231 0,1,1,0 {EXIT_S}", "1"]
+    first, warning, count = lines(program, tmp_path)
+    assert first == f"first 0231 0,1,1,0 {EXIT_S}"
+    assert "what is captured now is discarded" in warning
+    assert count == "1"
 
 
 def test_a_forked_child_begins_anew(tmp_path: Path) -> None:

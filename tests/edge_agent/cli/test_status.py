@@ -22,7 +22,7 @@ def test_running_and_not_running(app: Callable[[str], str], tmp_path: Path, caps
     spool = tmp_path / "spool"
     command = ("run", app(WAITING), "--gateway", NOWHERE, "--name", "pump-7", "--spool", str(spool), "--drain", "0")
     with started(*command) as process:
-        wait_until((spool / "status.json").exists, "a status", 30)
+        wait_until((spool / "status").exists, "a status", 30)
         assert main(["status", "--spool", str(spool)]) == 0
         running = capsys.readouterr().out
         process.send_signal(signal.SIGTERM)
@@ -43,7 +43,7 @@ def test_a_killed_agent_does_not_run(
 ) -> None:
     spool = tmp_path / "spool"
     with started("run", app(WAITING), "--gateway", NOWHERE, "--name", "pump-7", "--spool", str(spool)) as process:
-        wait_until((spool / "status.json").exists, "a status", 30)
+        wait_until((spool / "status").exists, "a status", 30)
         process.kill()
         process.communicate(timeout=30)
     assert main(["status", "--spool", str(spool)]) == 0

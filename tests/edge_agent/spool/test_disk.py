@@ -190,26 +190,26 @@ def test_a_new_file_is_in_the_folder_for_good_before_older_ones_are_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     happened: list[str] = []
-    fsync, rename, unlink = os.fsync, Path.rename, Path.unlink
+    fsync, rename, unlink = os.fsync, os.rename, os.unlink
 
     def noting_fsync(fd: int) -> None:
         happened.append(f"sync {Path(f'/proc/self/fd/{fd}').readlink().name}")
         fsync(fd)
 
-    def noting_rename(path: Path, target: Path) -> Path:
-        happened.append(f"{path.name} becomes {int(target.stem)}")
-        return rename(path, target)
+    def noting_rename(path: str, target: str) -> None:
+        happened.append(f"{Path(path).name} becomes {int(Path(target).stem)}")
+        rename(path, target)
 
-    def noting_unlink(path: Path, missing_ok: bool = False) -> None:
-        happened.append(f"delete {int(path.stem)}")
-        unlink(path, missing_ok)
+    def noting_unlink(path: str) -> None:
+        happened.append(f"delete {int(Path(path).stem)}")
+        unlink(path)
 
     with Spool.open(tmp_path, segment_bytes=200) as spool:
         spool.append(b"x" * 150)
         spool.release(0)
         monkeypatch.setattr(os, "fsync", noting_fsync)
-        monkeypatch.setattr(Path, "rename", noting_rename)
-        monkeypatch.setattr(Path, "unlink", noting_unlink)
+        monkeypatch.setattr(os, "rename", noting_rename)
+        monkeypatch.setattr(os, "unlink", noting_unlink)
         spool.append(b"x" * 150)
         assert happened == ["sync draft", "draft becomes 1", f"sync {tmp_path.name}", "delete 0"]
         happened.clear()

@@ -192,7 +192,7 @@ def test_an_unanswered_connect_is_told_by_wait_connected(nobody: str) -> None:
 
 
 def test_a_host_name_that_cannot_be_one_is_told_by_wait_connected() -> None:
-    with Client("a..b:1884", "car-7") as client:
+    with Client("ä..b:1884", "car-7") as client:
         with pytest.raises(TimeoutError, match="no host name"):
             client.wait_connected(0.3)
         client.close(0)

@@ -1,0 +1,60 @@
+"""How an agent is, for whoever looks at its folder: one small file that is always written over.
+
+It has its room from the start, so a disk that is full does not keep it from saying so. Its check tells a reader who has
+come in the middle of a write.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from time import sleep
+from typing import Any
+from zlib import crc32
+
+from edge_agent.spool.files import write_at
+from protocol.wire.errors import MalformedBatch
+from protocol.wire.values import Packer, decode
+
+NAME = "status"
+_HEAD = struct.Struct("<II")
+_ROOM_BYTES = 8 << 10
+_MOST_BYTES = 1 << 20
+_TRIES = 5
+
+
+class StatusFile:
+    """The file of an agent that runs."""
+
+    def __init__(self, folder: str) -> None:
+        self._fd = os.open(os.path.join(folder, NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._packer = Packer(most_bytes=_MOST_BYTES)
+        size_bytes = os.fstat(self._fd).st_size
+        if size_bytes < _ROOM_BYTES:
+            write_at(self._fd, bytes(_ROOM_BYTES - size_bytes), size_bytes)
+
+    def write(self, status: dict[str, Any]) -> None:
+        """Say how it is. OSError if the disk takes nothing at all."""
+        body = self._packer.encode(status)
+        write_at(self._fd, _HEAD.pack(len(body), crc32(body)) + body, 0)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def read_status_file(folder: str) -> dict[str, Any]:
+    """What an agent has last said of itself. OSError if there is no such file, ValueError if it cannot be read."""
+    for _ in range(_TRIES):
+        with open(os.path.join(folder, NAME), "rb") as file:
+            data = file.read(_MOST_BYTES)
+        size, check = _HEAD.unpack_from(data.ljust(_HEAD.size, b"\0"))
+        body = data[_HEAD.size : _HEAD.size + size]
+        if size and len(body) == size and crc32(body) == check:
+            try:
+                status = decode(body)
+            except MalformedBatch:
+                break
+            if isinstance(status, dict):
+                return status
+        sleep(0.02)  # it is just being written
+    raise ValueError("it does not hold what an agent writes")
