@@ -5,6 +5,7 @@ Two files are written in turn, so one of them is always whole.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from zlib import crc32
@@ -18,7 +19,8 @@ _HEAD = struct.Struct("<QII")
 
 
 class Progressed(Struct):
-    """How far an epoch had come. `positions` is what was taken from other agents: "agent/stream" to (spool, next)."""
+    """How far an epoch had come. `positions` is what was taken from other agents: "agent/stream" to (spool, next);
+    `spool_next` is the number after the last entry that the spool was given."""
 
     epoch: int
     nonce: int
@@ -28,6 +30,7 @@ class Progressed(Struct):
     next_seqs: dict[str, int] = made(factory=dict)
     progress: dict[str, list[int]] = made(factory=dict)
     positions: dict[str, list[int]] = made(factory=dict)
+    spool_next: int = 0
 
 
 class Memory:
@@ -41,7 +44,7 @@ class Memory:
         self.last: Progressed | None = None
         for path in self._paths:
             self._load(path)
-        self._fds = [os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600) for path in self._paths]
+        self._fds = [_opened(path) for path in self._paths]
 
     def _load(self, path: str) -> None:
         try:
@@ -78,3 +81,12 @@ class Memory:
     def close(self) -> None:
         for fd in self._fds:
             os.close(fd)
+
+
+def _opened(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # what is in the spool can still be sent

@@ -537,6 +537,7 @@ class Outbox:
         """What these records say of how far everything has come."""
         self._has_news = True
         state = self.state
+        state.spool_next = self._spool.next
         state.next_seq += 1
         state.next_event += events_in(rows)
         for row in rows:

@@ -14,6 +14,7 @@ from protocol.wire.errors import MalformedBatch
 
 _LOG = Logger(__name__)
 CRASH = "crash: what was not on disk yet is lost, and so are open windows"
+DAMAGE = "damaged spool: its last batches are gone, unless they were sent before"
 
 
 def close_journal(spool: Spool, agent: str) -> bytes | None:
@@ -44,26 +45,36 @@ def close_journal(spool: Spool, agent: str) -> bytes | None:
 
 
 def gap_after_crash(spool: Spool, last: Progressed | None, agent: str, left: bytes | None = None) -> Gap | None:
-    """How far the last epoch is known to have come, if it did not end as it should. `left` is the batch that
-    `close_journal` had no room for."""
+    """How far the last epoch is known to have come, if it did not end as it should, or if the disk has lost what it had
+    written. `left` is the batch that `close_journal` had no room for."""
     if last is None:
         return None
+    gone = max(0, last.spool_next - spool.next) + sum([len(numbers) for numbers in spool.lost])
+    held = 0  # the number after the last batch of the epoch that is there
     entries = (entry.data for entry in spool.entries(spool.first))
     for data in chain(entries, () if left is None else (left,)):
         try:
             header, _ = read_header(data)
             if header.epoch > last.epoch:
                 _begin_anew(last, header)
-            if header.nonce == last.nonce and header.next_seq > last.next_seq:
-                _go_on(last, data, agent)
+            if header.nonce == last.nonce:
+                held = header.next_seq
+                if header.next_seq > last.next_seq:
+                    _go_on(last, data, agent)
         except MalformedBatch as error:
             _LOG.error("an entry of the spool cannot be read agent=%s error=%s", agent, error)
-    if last.ended:
+    if gone:
+        _LOG.error("the spool is damaged, batches cannot be read count=%d agent=%s", gone, agent)
+    # Those before others that are there are missed by the cloud when these arrive.
+    at_the_end = gone > 0 and held < last.next_seq
+    if last.ended and not at_the_end:
         return None
+    reason = CRASH if not at_the_end else DAMAGE if last.ended else f"{CRASH}; {DAMAGE}"
     return Gap(
-        CRASH,
+        reason,
         last.epoch,
         last.nonce,
+        batches=(max(held, last.next_seq - gone), last.next_seq - 1) if at_the_end else None,
         progress=tuple((name, watermark, hold) for name, (watermark, hold) in sorted(last.progress.items())),
         next_seqs=tuple(sorted(last.next_seqs.items())),
         next_event=last.next_event,

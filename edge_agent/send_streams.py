@@ -16,7 +16,7 @@ from edge_agent.config import Settings
 from edge_agent.spool import Spool, SpoolError, SpoolFull
 from protocol.ids import StreamId
 from protocol.records import BEGINNING
-from protocol.wire.crossing import Crossing, PackedTuple, decode_crossing, encode_packed
+from protocol.wire.crossing import Crossing, PackedTuple, decode_crossing, encode_crossing
 from protocol.wire.values import size_of as captured_size
 
 _LOG = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class SendStream:
             crossing = Crossing(
                 self.stream, self.spool_id, self.spool.next, [], *promised, idle and last, lost=sum(forgone)
             )
-            self._append(encode_packed(crossing, self._tuples[:count]))
+            self._append(encode_crossing(crossing, self._tuples[:count]))
             del self._tuples[:count]
             for _ in forgone:
                 self._forgone.popleft()
@@ -137,7 +137,7 @@ class SendStream:
         self.lost += sum(len(each.tuples) for each in crossings)
         last = crossings[-1]
         stand_in = Crossing(last.stream, self.spool_id, last.seq, [], last.watermark, last.hold, last.idle, lost)
-        self.spool.replace_oldest(encode_packed(stand_in, []))
+        self.spool.replace_oldest(encode_crossing(stand_in, []))
         self.given_up()
 
     def close(self) -> None:

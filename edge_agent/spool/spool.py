@@ -225,6 +225,7 @@ class Spool:
 
     def append(self, entry: bytes) -> int:
         """Keep the entry; the pieces in the journal become obsolete with it. Returns its number."""
+        self._check_open()
         frame_bytes = HEADER_BYTES + len(entry)
         if frame_bytes > self._max_bytes // 2:
             raise EntryTooLarge(f"spool {self._folder}: {len(entry)} bytes, more than half of {self._max_bytes}")
@@ -330,7 +331,6 @@ class Spool:
 
     def _roll(self, frame_bytes: int) -> Segment:
         """Begin a new segment, with room for what comes first into it."""
-        self._check_open()
         path = self._path_of(self._next)
         self._check_room(len(head_of_segment(self._next)) + frame_bytes - self._journal_gives_back())
         durable = self._fsync != "never"
@@ -411,16 +411,6 @@ class Spool:
         return os.path.join(self._folder, f"{first:020}.v{_VERSION}")
 
     # -- reading
-
-    def read(self, number: int) -> bytes:
-        """The entry that stands for this number."""
-        if not self._first <= number < self._next:
-            state = "is released" if number < self._first else "was not appended yet"
-            raise EntryMissing(f"spool {self._folder}: entry {number} {state}")
-        found = next(self.entries(number), None)
-        if found is None or found.first > number:
-            raise EntryMissing(f"spool {self._folder}: entry {number} is unreadable")
-        return found.data
 
     def entries(self, from_number: int = 0) -> Iterator[Entry]:
         """The unreleased entries from this number on; between two steps the owner may append, release and replace.
@@ -547,6 +537,8 @@ class Spool:
     def _check_open(self) -> None:
         if self._lock_fd < 0:
             raise SpoolUnusable(f"spool {self._folder}: it is closed")
+        if not os.fstat(self._folder_fd).st_nlink:  # what is written now would be gone with the process
+            raise SpoolUnusable(f"spool {self._folder}: somebody has deleted it")
 
     def __enter__(self) -> Spool:
         return self

@@ -44,13 +44,8 @@ def packed(tuples: Sequence[Crossed], packer: Packer) -> list[PackedTuple]:
     return [(ts, packer.pack(value), origin) for ts, value, origin in tuples]
 
 
-def encode_crossing(crossing: Crossing, packer: Packer) -> bytes:
-    """A crossing as the body of a publish."""
-    return encode_packed(crossing, packed(crossing.tuples, packer))
-
-
-def encode_packed(crossing: Crossing, tuples: Sequence[PackedTuple]) -> bytes:
-    """The same for tuples that are packed already, instead of its own."""
+def encode_crossing(crossing: Crossing, tuples: Sequence[PackedTuple]) -> bytes:
+    """A crossing as the body of a publish, with these tuples for its own."""
     stream = crossing.stream
     names = Names(stream.agent, stream.nonce)
     columns = bytearray()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from edge_agent.memory import Progressed
 from edge_agent.pieces import Piece, encode_piece
-from edge_agent.recovery import CRASH, close_journal, gap_after_crash
+from edge_agent.recovery import CRASH, DAMAGE, close_journal, gap_after_crash
 from edge_agent.spool import Spool, SpoolFull
 from protocol.records import Assertion, Declared, Delivery, End, Gap, Lost, Progress, Received, SourcePayload
 from protocol.wire.batch import Header, decode_batch, encode_batch
@@ -116,6 +117,52 @@ def test_the_first_start_and_a_clean_end_leave_no_gap(tmp_path: Path) -> None:
         assert gap_after_crash(spool, Progressed(1, 5, ended=True), AGENT) is None
         spool.append(batch(0, End(1)))
         assert gap_after_crash(spool, Progressed(EPOCH.counter, EPOCH.nonce), AGENT) is None
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_batches_that_the_disk_has_lost_at_the_end_are_named(
+    tmp_path: Path, ended: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Bench(tmp_path, batch_age_s=0.1) as bench:
+        for key in range(6):
+            bench.put(begun(key))
+            bench.step()
+            bench.step(0.2)
+            bench.step(0.2)
+        if ended:
+            bench.put(End(9))
+            bench.step()
+            bench.step(0.2)
+            bench.step(0.2)
+        written = bench.spool.count
+    (segment,) = [path for path in (tmp_path / "up").iterdir() if ".v" in path.name]
+    os.truncate(segment, segment.stat().st_size // 2)
+    with Bench(tmp_path) as after:
+        held = after.spool.count
+        assert 0 < held < written
+        gap = gap_after_crash(after.spool, after.memory.last, AGENT)
+        assert gap is not None
+        assert gap.reason == (DAMAGE if ended else f"{CRASH}; {DAMAGE}")
+        assert (gap.batches, gap.nonce, gap.next_event) == ((held, written - 1), EPOCH.nonce, 6)
+    assert f"batches cannot be read count={written - held}" in caplog.text
+
+
+def test_a_spool_of_which_nothing_is_left_is_not_taken_for_one_that_was_sent(tmp_path: Path) -> None:
+    with Bench(tmp_path, batch_age_s=0.1) as bench:
+        bench.put(begun(0), End(9))
+        bench.step()
+        bench.step(0.2)
+        bench.step(0.2)
+        folder = crashed(tmp_path, tmp_path.name + "-sent")
+        assert bench.spool.count == 1
+    shutil.rmtree(tmp_path / "up")
+    with Bench(tmp_path) as after:
+        gap = gap_after_crash(after.spool, after.memory.last, AGENT)
+        assert gap is not None and (gap.reason, gap.batches) == (DAMAGE, (0, 0))
+    with Bench(folder) as sent:
+        sent.spool.release(0)
+    with Bench(folder) as after:
+        assert gap_after_crash(after.spool, after.memory.last, AGENT) is None
 
 
 def test_a_crash_is_told_with_what_was_remembered(tmp_path: Path) -> None:

@@ -25,6 +25,12 @@ def contents(spool: Spool) -> list[tuple[int, int, bytes]]:
     return [(entry.first, entry.last, entry.data) for entry in spool.entries()]
 
 
+def read(spool: Spool, number: int) -> bytes | None:
+    """The entry that stands for this number, None if there is none."""
+    entry = next(spool.entries(number), None)
+    return None if entry is None or entry.first > number else entry.data
+
+
 def ones(*entries: bytes, start: int = 0) -> list[Entry]:
     """Entries that stand for one number each."""
     return [Entry(number, number, data) for number, data in enumerate(entries, start)]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from edge_agent.spool import Fsync, Spool, SpoolFull
-from tests.edge_agent.spool.folders import folder_bytes, segments
+from tests.edge_agent.spool.folders import folder_bytes, read, segments
 
 MAX_BYTES = 6000
 SEGMENT_BYTES = 500
@@ -171,7 +171,7 @@ class SpoolModel(RuleBasedStateMachine):
         assert self.spool.count == len(self.entries)
         assert folder_bytes(self.folder) <= self.spool.size_bytes <= MAX_BYTES
         for first, last, data in self.entries[:1]:
-            assert self.spool.read(first) == self.spool.read(last) == data
+            assert read(self.spool, first) == read(self.spool, last) == data
 
 
 TestSpool = SpoolModel.TestCase

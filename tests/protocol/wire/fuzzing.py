@@ -40,11 +40,11 @@ from protocol.wire.answers import Logged, Taken, decode_answer, encode_answer
 from protocol.wire.batch import MOST_BATCH_BYTES, Header, close_batch, decode_batch, encode_batch, frame, unframe
 from protocol.wire.columns import put_varint
 from protocol.wire.compression import MOST_BODY_BYTES, Codec, compress, decompress
-from protocol.wire.crossing import Crossing, decode_crossing, encode_crossing
+from protocol.wire.crossing import Crossing, decode_crossing
 from protocol.wire.errors import MalformedBatch
 from protocol.wire.sections import Kind, encode_sections
 from protocol.wire.values import Packer
-from tests.protocol.wire.strategies import row_of
+from tests.protocol.wire.strategies import encoded_crossing, row_of
 
 AGENT, NONCE = "car-7", 9
 HEADER = Header(3, NONCE, 0)
@@ -103,7 +103,7 @@ def targets() -> list[Target]:
     bodies = [encode_sections(group, AGENT, NONCE, 7) for group in groups]
     batches = [encode_batch(HEADER, group, AGENT, codec=codec) for group in groups[-3:] for codec in Codec]
     tuples = [(ts, value, Origin(OriginKind.SOURCE, OWN, ts, ts)) for ts, value in enumerate([{"a": 1}, {"a": 2}, 3])]
-    crossing = encode_crossing(Crossing(OWN, 1, 2, tuples, 3, 4, False, 5), packer)
+    crossing = encoded_crossing(Crossing(OWN, 1, 2, tuples, 3, 4, False, 5), packer)
     head = len(crossing) - len(compress(decompress(crossing[19:], crossing[0]), Codec(crossing[0])))
     body = decompress(crossing[head:], crossing[0])
     answers = [encode_answer(Logged(1, 2, 3, 4), AGENT), encode_answer(Taken("meter-1", "totals", 1, 2), AGENT)]

@@ -25,6 +25,7 @@ from protocol.records import (
     SourcePayload,
     Status,
 )
+from protocol.wire.crossing import Crossing, encode_crossing, packed
 from protocol.wire.sections import EventKind, Kind, Pending, pending
 from protocol.wire.values import Packer
 
@@ -91,6 +92,11 @@ EVENT: st.SearchStrategy[Any] = st.one_of(
     st.builds(TaskEnded, st.just(0), TS, COUNT, STATUS, NAME, ITEMS),
 )
 EVENTS = (WorkflowBegun, WorkflowEnded, TaskBegun, TaskEnded)
+
+
+def encoded_crossing(crossing: Crossing, packer: Packer) -> bytes:
+    """A crossing as it is published."""
+    return encode_crossing(crossing, packed(crossing.tuples, packer))
 
 
 def row_of(record: Any, packer: Packer) -> Pending:

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from protocol.ids import StreamId
 from protocol.records import BEGINNING, END_OF_TIME, Origin, OriginKind
 from protocol.wire import crossing as module
-from protocol.wire.crossing import Crossing, decode_crossing, encode_crossing
+from protocol.wire.crossing import Crossing, decode_crossing
 from protocol.wire.errors import MalformedBatch
 from protocol.wire.values import TOO_LARGE, Packer, Shape
-from tests.protocol.wire.strategies import INT64, ORIGIN, PAYLOAD, TS
+from tests.protocol.wire.strategies import INT64, ORIGIN, PAYLOAD, TS, encoded_crossing
 
 STREAM = StreamId("car-7", 3, "stopped", 2**64 - 1)
 ORIGIN_1 = Origin(OriginKind.SOURCE, STREAM, 1, 2)
@@ -78,7 +78,7 @@ class Abstract(abc.ABC):
 def crossed(*payloads: Any, packer: Packer | None = None) -> list[Any]:
     """The values that arrive."""
     tuples = [(5, payload, ORIGIN_1) for payload in payloads]
-    data = encode_crossing(Crossing(STREAM, 9, 4, tuples, 6, 7, False), packer or Packer())
+    data = encoded_crossing(Crossing(STREAM, 9, 4, tuples, 6, 7, False), packer or Packer())
     return [payload for _, payload, _ in decode_crossing(data, STREAM.agent, STREAM.name).tuples]
 
 
@@ -95,7 +95,7 @@ def test_what_is_sent_is_received(
     tuples: list[Any], spool: int, seq: int, watermark: int, hold: int, idle: bool, lost: int
 ) -> None:
     sent = Crossing(STREAM, spool, seq, tuples, watermark, hold, idle, lost)
-    assert decode_crossing(encode_crossing(sent, Packer()), STREAM.agent, STREAM.name) == sent
+    assert decode_crossing(encoded_crossing(sent, Packer()), STREAM.agent, STREAM.name) == sent
 
 
 @pytest.mark.parametrize("value", [Point(1, 2), Car(7, 2.5), Car.Door("left"), Frozen(3), {"a": 1}, 7, None, [1, 2]])
@@ -165,13 +165,13 @@ def test_a_value_that_was_too_large_is_no_value_of_its_type() -> None:
 def test_every_agent_can_read_it() -> None:
     """Whatever it could install: only zlib is everywhere."""
     for tuples in ([], [(1, {"a": number}, ORIGIN_1) for number in range(5000)]):
-        data = encode_crossing(Crossing(STREAM, 1, 2, tuples, 3, 4, True), Packer())
+        data = encoded_crossing(Crossing(STREAM, 1, 2, tuples, 3, 4, True), Packer())
         assert data[0] in (0, 1, 2)
 
 
 @pytest.mark.parametrize("seq", [-1, 2**36])
 def test_an_origin_that_could_not_be_told_further(seq: int) -> None:
     tuples = [(5, 1, Origin(OriginKind.REMOTE, STREAM, seq, 2))]
-    data = encode_crossing(Crossing(STREAM, 9, 4, tuples, 6, 7, False), Packer())
+    data = encoded_crossing(Crossing(STREAM, 9, 4, tuples, 6, 7, False), Packer())
     with pytest.raises(MalformedBatch, match="2\\^36"):
         decode_crossing(data, STREAM.agent, STREAM.name)
