@@ -1,6 +1,6 @@
-"""From the caller to the disk: records are queued by any thread and written by one.
+"""From the caller to the disk: records are left by any thread and written by one.
 
-    queue   in memory, bounded; a caller only ever appends to it
+    intake  in memory, bounded; a caller only ever appends to it
     group   what the next batch will hold; every flush interval its new records go to the spool's journal
     spool   closed batches, until they are acknowledged
 
@@ -18,6 +18,7 @@ from edge_agent.config import Settings
 from edge_agent.epoch import Epoch
 from edge_agent.giving_up import replacement
 from edge_agent.grouping import Group
+from edge_agent.intake import NUMBERED, After, Dropped, Intake, Queued, Together
 from edge_agent.logger import Logger
 from edge_agent.memory import Memory, Progressed
 from edge_agent.pieces import Piece, encode_piece
@@ -31,15 +32,10 @@ from protocol.wire.values import Packer
 
 _LOG = Logger(__name__)
 _RETRY_S = 1.0
-_PATIENCE_S = 1.0
 _OVERFLOW = "dropped: the disk could not keep up"
 _TOO_LARGE = 1.15  # times what a batch should have
 _NEVER = float("inf")
 _TASK_ENDED = int(EventKind.TASK_ENDED)
-
-
-_NUMBERED = (Kind.SOURCE, Kind.DELIVERY, Kind.ASSERTION)
-_IRREPLACEABLE = (Kind.PLAN, Kind.GAP, Kind.END)
 
 
 def events_in(rows: Sequence[Pending]) -> int:
@@ -52,42 +48,6 @@ def _waits(row: Pending) -> bool:
     return row[0] is Kind.END or (row[0] is Kind.EVENT and row[1] == _TASK_ENDED)
 
 
-class _After(Struct):
-    """Something to do when everything before it is on disk. `durable`: also safe from a power cut. With `forgo` it can
-    be done without, if there is no memory for it: then that is called instead."""
-
-    action: Callable[[], object]
-    size: int = 0
-    durable: bool = False
-    forgo: Callable[[], object] | None = None
-
-
-class _Dropped:
-    """Stands in the queue where records were dropped for want of memory."""
-
-    def __init__(self) -> None:
-        self.events = 0
-        self.count = 0
-        self.tuples: dict[str, tuple[int, int]] = {}
-
-    def add(self, row: Pending) -> None:
-        self.count += 1
-        if row[0] is Kind.EVENT:
-            self.events += 1
-        elif row[0] in _NUMBERED:
-            first, _ = self.tuples.get(row[1].name, (row[2], 0))
-            self.tuples[row[1].name] = first, row[2]
-
-
-class _Together(Struct):
-    """Records that are all on disk or none of them."""
-
-    rows: Sequence[tuple[Pending, int]]
-
-
-_Queued = Pending | _Dropped | _After | _Together
-
-
 class _Batch(Struct):
     """A batch on its way into the spool, and how many records of its group it holds. Without a group it is one that an
     earlier process has left."""
@@ -97,14 +57,14 @@ class _Batch(Struct):
     count: int = 0
 
 
-class Outbox:
+class Outbox(Intake):
     """The records of one epoch on their way to the spool. `step` and `wait` belong to the writing thread."""
 
     def __init__(
         self, agent: str, epoch: Epoch, spool: Spool, memory: Memory, packer: Packer, settings: Settings
     ) -> None:
+        super().__init__(settings)
         self.state = Progressed(epoch.counter, epoch.nonce)
-        self.dropped = 0
         self.trouble = ""
         self.given_up: Callable[[], None] = lambda: None
         self._agent = agent
@@ -112,18 +72,9 @@ class Outbox:
         self._memory = memory
         self._packer = packer
         self._settings = settings
-        self._lock = threading.RLock()  # to be held by itself where every microsecond counts
-        self._condition = threading.Condition(self._lock)  # the writing thread waits here
-        self._room = threading.Condition(self._lock)  # and those who are faster than it here
-        self._queue: deque[tuple[_Queued, int]] = deque()
-        self._held_bytes = 0
-        self._most_bytes = settings.memory_bytes
-        self._parked = self._urgent = self._woken = self._closed = self._standing_still = self._finishing = (
-            self._failed
-        ) = False
-        self._writer = 0
+        self._finishing = False
         # From here on: the writing thread's own.
-        self._taken: deque[tuple[_Queued, int]] = deque()
+        self._taken: deque[tuple[Queued, int]] = deque()
         # What waits to fill a batch, and what leaves with the next step. With ProvLight's grouping the former are ended
         # tasks and the latter all else, otherwise nothing is in a hurry.
         self._group = Group(settings)
@@ -131,7 +82,7 @@ class Outbox:
         self._journaled = 0  # so many records of the group are in the journal
         self._is_whole = True  # and they do not end within records that belong together
         self._ready: _Batch | None = None
-        self._afters: deque[_After] = deque()
+        self._afters: deque[After] = deque()
         self._has_begun = self._closes_next = False
         self._has_news = False  # for the memory: another batch was written since it was asked to keep something
         self._flush_at = _NEVER
@@ -152,56 +103,10 @@ class Outbox:
 
     # Any thread
 
-    def put(self, row: Pending, size: int) -> None:
-        """Take a record over. Returns at once as long as there is memory for it.
-
-        No lock is taken as a rule, because it would take as long as all the rest: the queue needs none, and that it is
-        looked at whether the writer sleeps only after something was put there is what keeps it from oversleeping.
-        """
-        if self._held_bytes + size > self._most_bytes:
-            with self._lock:
-                if not self._make_room(size, row[0]):
-                    return
-        self._queue.append((row, size))
-        self._held_bytes += size
-        if self._parked:
-            with self._lock:
-                self._unpark()
-
-    def _unpark(self) -> None:
-        if self._parked:
-            self._parked = False
-            self._condition.notify_all()
-
-    def put_all(self, rows: Sequence[tuple[Pending, int]]) -> None:
-        """Take records over that a crash must leave all of, or none."""
-        size = sum([size for _, size in rows])
-        with self._lock:
-            if self._held_bytes + size > self._most_bytes and not self._make_room(size):
-                return
-            self._queue.append((_Together(rows), size))
-            self._held_bytes += size
-            self._unpark()
-
-    def after(self, action: Callable[[], object], size: int = 0, forgo: Callable[[], object] | None = None) -> None:
-        """Have the writing thread do something when everything put so far is on disk. If that fails for want of room,
-        it is done again later; `forgo` takes its place if memory is full meanwhile."""
-        with self._condition:
-            if self._held_bytes + size > self._most_bytes and not self._make_room(size):
-                if forgo is not None:
-                    forgo()
-                return
-            self._queue.append((_After(action, size, forgo=forgo), size))
-            self._held_bytes += size
-            self._unpark()
-
     def flush(self, timeout: float | None = None) -> None:
         """Return when everything put so far is on disk, safe from a power cut."""
         done = threading.Event()
-        with self._condition:
-            self._queue.append((_After(done.set, durable=True), 0))
-            self._urgent = True
-            self._condition.notify_all()
+        self.ask(done.set)
         if not done.wait(timeout):
             raise TimeoutError(f"not on disk after {timeout} s: {self.trouble or 'the disk is slow'}")
 
@@ -213,105 +118,15 @@ class Outbox:
         """On the writing thread: what is written next becomes a batch at once."""
         self._closes_next = self._urgent = True
 
-    def wake(self) -> None:
-        """Make the writing thread look around."""
-        with self._condition:
-            self._woken = True
-            self._condition.notify_all()
-
     def end(self) -> None:
         """The writing thread has ended."""
         self._syncer.close()
 
-    def close(self) -> None:
-        """Nobody need wait for room any more."""
-        with self._condition:
-            self._closed = True
-            self._room.notify_all()
-
-    def fail(self) -> None:
-        """Nothing will ever be written again: what does not fit into memory is dropped, and counted."""
-        self._failed = True
-        self.close()
-
-    @property
-    def held_bytes(self) -> int:
-        """Records that are in memory and in no batch yet."""
-        return self._held_bytes
-
-    def _make_room(self, size: int, kind: Kind | None = None) -> bool:
-        """Memory is full: the caller is faster than the writer. It is slowed down to the writer's pace; but it does not
-        wait for a disk that is full or stands still, unless it was told to. False: the record can be done without."""
-        if threading.get_ident() == self._writer:  # it would wait for itself
-            return kind is not Kind.STATUS
-        if self._failed:
-            self.dropped += 1
-            return False
-        block = self._settings.when_full == "block"
-        deadline = monotonic() + _PATIENCE_S
-        while self._held_bytes + size > self._most_bytes and self._held_bytes and not self._closed:
-            if not block and (self._standing_still or monotonic() >= deadline):
-                self._standing_still = True
-                if not self._drop():
-                    break
-            else:
-                before = self._held_bytes
-                self._urgent = True
-                self._condition.notify_all()
-                self._room.wait(_PATIENCE_S)
-                if self._held_bytes < before:
-                    deadline = monotonic() + _PATIENCE_S
-        return True
-
-    def _drop(self) -> bool:
-        """The oldest records in the queue, an eighth of the memory at a time; a note takes their place. Tells whether
-        there were any."""
-        note = _Dropped()
-        kept: list[tuple[_Queued, int]] = []
-        before = self._held_bytes
-        goal = before - self._settings.memory_bytes // 8
-        while self._queue and self._held_bytes > goal:
-            row, size = self._queue.popleft()
-            if isinstance(row, _Dropped):
-                note = row
-            elif isinstance(row, _Together):
-                self._held_bytes -= size
-                for each, _ in row.rows:
-                    note.add(each)
-                self.dropped += len(row.rows)
-            elif isinstance(row, _After) and row.forgo is not None:
-                self._held_bytes -= size
-                row.forgo()
-            elif isinstance(row, _After) or row[0] in _IRREPLACEABLE:
-                kept.append((row, size))
-            else:
-                self._held_bytes -= size
-                if row[0] is not Kind.PROGRESS:  # the next one says all that this one said
-                    note.add(row)
-                    self.dropped += 1
-        self._queue.extendleft(reversed(kept))
-        if note.count:
-            self._queue.appendleft((note, 0))
-        return self._held_bytes < before
-
     # The writing thread
-
-    def take_over(self) -> None:
-        """This thread writes from now on. What it puts itself does not wait for room, which only it can make."""
-        self._writer = threading.get_ident()
 
     def wait(self, until: float) -> None:
         """Sleep until there is something to do."""
-        with self._condition:
-            now = monotonic()
-            urgent = self._urgent and now >= self._retry_at
-            if not (urgent or self._woken or (self._queue and self._flush_at == _NEVER)):
-                # While records wait for their flush, those that come after them need not wake anybody.
-                self._parked = not self._queue
-                if not (self._parked and self._queue):  # none came just now, before they could see that we sleep
-                    self._condition.wait(min(max(0.0, until - now), threading.TIMEOUT_MAX))
-                self._parked = False
-            self._woken = False
+        self.sleep(until, is_noticed=self._flush_at != _NEVER, not_before=self._retry_at)
 
     def step(self, now: float) -> float:
         """Write what is to be written by now; returns when to come back at the latest."""
@@ -337,19 +152,13 @@ class Outbox:
             _LOG.warning("records wait in memory agent=%s error=%s", self._agent, error)
         self.trouble = str(error)
         self._retry_at = now + _RETRY_S
-        with self._condition:
-            self._urgent = False
-            if self._settings.when_full == "block":
-                self._most_bytes = 0
+        self.pause()
         if self._has_begun:
             self._try_to_remember()  # batches may have been written before the trouble, and may be sent meanwhile
 
     def _end_trouble(self) -> None:
         self.trouble = ""
-        with self._condition:
-            self._standing_still = False
-            self._most_bytes = self._settings.memory_bytes
-            self._room.notify_all()
+        self.resume()
 
     def _try_to_remember(self) -> None:
         try:
@@ -363,14 +172,11 @@ class Outbox:
 
     def _write(self, now: float) -> None:
         """Each record at once or not at all: what could not be written stays where it was."""
-        with self._condition:
-            self._urgent = False
+        self._urgent = False
         self._append_ready()
         self._sort_taken(now)
         # Only what is in the queue can be dropped, so no more is taken from there as long as anything is left.
-        with self._condition:
-            for _ in range(len(self._queue)):  # others append meanwhile, without the lock
-                self._taken.append(self._queue.popleft())
+        self._taken.extend(self.take())
         self._sort_taken(now)
         self._close(self._leaving)
         if self._group.is_full or now >= self._closing_at() or self._finishing or self._closes_next:
@@ -390,7 +196,7 @@ class Outbox:
         self._has_begun = True
         while self._afters:
             self._afters[0].action()
-            self._free(self._afters.popleft().size)
+            self.free(self._afters.popleft().size)
         # What came meanwhile has waited since then: a disk that is slow must not make it wait twice.
         self._flush_at = now + self._settings.flush_s if self._queue else _NEVER
 
@@ -422,21 +228,21 @@ class Outbox:
                 self._sort_in(row, size, now)
             taken.popleft()
 
-    def _sort_in(self, row: _Queued, size: int, now: float) -> None:
+    def _sort_in(self, row: Queued, size: int, now: float) -> None:
         """A record into its group. What may fail comes first: a group that is full becomes a batch before."""
-        if isinstance(row, _After):
+        if isinstance(row, After):
             self._afters.append(row)
             return
         group = self._group
-        if isinstance(row, _Together):
+        if isinstance(row, Together):
             self._add_together(row, now)
             return
-        if isinstance(row, _Dropped):
+        if isinstance(row, Dropped):
             self._close(self._leaving)
             self._close(group)
             row, size = self._gap_for(row), 0
         elif row[0] is Kind.PROGRESS:
-            self._free(size)
+            self.free(size)
         else:
             if self._settings.grouping == "ended" and not _waits(row):
                 group = self._leaving
@@ -444,17 +250,17 @@ class Outbox:
                 self._close(group)
         group.add(row, size, now)
 
-    def _add_together(self, together: _Together, now: float) -> None:
+    def _add_together(self, together: Together, now: float) -> None:
         group = self._group
         if group.is_full:
             self._close(group)
         for row, size in together.rows:
             group.add(row, size, now)
             if row[0] is Kind.PROGRESS:
-                self._free(size)
+                self.free(size)
         self._is_whole = False
 
-    def _gap_for(self, dropped: _Dropped) -> Pending:
+    def _gap_for(self, dropped: Dropped) -> Pending:
         """Records that were dropped from memory, by name; their numbers are used up."""
         first = self.state.next_event
         self.state.next_event += dropped.events
@@ -502,13 +308,7 @@ class Outbox:
         freed = group.written(count, len(batch.data))
         if group is self._group:
             self._journaled = max(0, self._journaled - count)
-        self._free(freed)
-
-    def _free(self, size: int) -> None:
-        """So much memory is free again."""
-        with self._condition:
-            self._held_bytes -= size
-            self._room.notify_all()
+        self.free(freed)
 
     def _encoded(self, rows: Sequence[Pending], progress: Sequence[Pending]) -> bytes:
         state = self.state
@@ -541,7 +341,7 @@ class Outbox:
         state.next_seq += 1
         state.next_event += events_in(rows)
         for row in rows:
-            if row[0] in _NUMBERED:
+            if row[0] in NUMBERED:
                 state.next_seqs[row[1].name] = row[2] + 1
             elif row[0] is Kind.END:
                 state.ended = True

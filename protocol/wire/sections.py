@@ -246,7 +246,8 @@ def _put_origins(out: bytearray, origins: list[Origin], names: Names) -> None:
 
 
 def _put_events(out: bytearray, rows: list[Pending], first_event: int) -> None:
-    """Rows as the capture API makes them; data as (id, workflow id, derivations, shape, captured)."""
+    """Rows as the capture API makes them; data as (id, workflow id, derivations, shape, captured). `_read_events` reads
+    the columns in this order."""
     put_varint(out, first_event)
     put_small(out, [row[1] for row in rows])
     put_ints(out, [row[2] for row in rows])

@@ -12,6 +12,7 @@ from edge_agent.epoch import Epoch
 from edge_agent.grouping import size_of
 from edge_agent.memory import Memory
 from edge_agent.outbox import Outbox
+from edge_agent.recovery import close_journal
 from edge_agent.spool import Spool
 from protocol.ids import StreamId
 from protocol.wire.batch import Batch, decode_batch
@@ -23,6 +24,7 @@ EPOCH = Epoch(3, 2**64 - 5)
 STREAM = StreamId(AGENT, EPOCH.counter, "reports", EPOCH.nonce)
 ALERTS = StreamId(AGENT, EPOCH.counter, "alerts", EPOCH.nonce)
 EVENT_BYTES = 100
+LEAST_MEMORY_BYTES = 64 << 10
 PACKER = Packer()
 
 
@@ -42,6 +44,18 @@ def put(outbox: Outbox, *records: Any) -> None:
     for record in records:
         row = record if isinstance(record, tuple) and isinstance(record[0], Kind) else pending(record, PACKER)
         outbox.put(row, EVENT_BYTES if row[0] is Kind.EVENT else size_of(row))
+
+
+def path_of(fd: int) -> str:
+    """The file that is open there."""
+    return str(Path(f"/proc/self/fd/{fd}").readlink())
+
+
+def records_after_crash(folder: Path) -> list[Any]:
+    """What the next process finds: entries of the spool, those made from the journal included."""
+    with Spool.open(folder / "up") as spool:
+        assert close_journal(spool, AGENT) is None
+        return [record for entry in spool.entries() for record in decode_batch(entry.data, AGENT).records()]
 
 
 def crashed(folder: Path, copy: str = "after") -> Path:
