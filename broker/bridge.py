@@ -51,13 +51,15 @@ class Bridge:
             broker,
             f"{self._name}-up-{secrets.token_hex(3)}",
             keep_session=broker.version != 5,
-            handlers=Handlers(self._uplink_up, self._down, self._published, _nothing, _nothing, turn),
+            handlers=Handlers(self._uplink_up, self._down, self._published, _nothing, _nothing, turn, self._trouble),
         )
         self._downlink = MqttConnection(
             broker,
             f"{self._name}-down",
             keep_session=journal.keeps,
-            handlers=Handlers(self._downlink_up, self._downlink_down, _nothing, self._subscribed, self._message, turn),
+            handlers=Handlers(
+                self._downlink_up, self._downlink_down, _nothing, self._subscribed, self._message, turn, self._trouble
+            ),
         )
         # On the downlink, whose client id stays the same: a new process takes over from one that died unseen.
         self._downlink.set_will(self._state_topic, b"offline")
@@ -72,6 +74,7 @@ class Bridge:
         self._recent: dict[int, bytes] = journal.received()
         self._to_acknowledge: list[int] = []
         self._is_up = False
+        self._troubles: set[str] = set()
         self._is_blocked = False
         self._drained = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -150,9 +153,16 @@ class Bridge:
     def _both_up(self) -> None:
         if self._uplink.is_up and self._downlink.is_up and not self._is_up:
             self._is_up = True
+            self._troubles.clear()
             log.info("mqtt connected name=%s", self._name)
             if not self._is_blocked:
                 self._gateway.broker_up()
+
+    def _trouble(self, text: str) -> None:
+        """Tell once what both connections meet whenever they try, until they are up again."""
+        if text not in self._troubles:
+            self._troubles.add(text)
+            log.warning("%s", text)
 
     def _downlink_down(self) -> None:
         self._asked.clear()

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from broker.bridge import Bridge
 from broker.gateway import Gateway
 from broker.server import CannotListen, reason
+from protocol.address import format_address
 
 COUNTERS: dict[str, tuple[str, str, str]] = {
     # counter of the machine: (metric, label or "", what it means)
@@ -89,5 +90,7 @@ def serve_metrics(gateway: Gateway, bridge: Bridge, host: str, port: int) -> int
     try:
         server, _ = start_http_server(port, host, registry)
     except (OSError, UnicodeError) as error:
-        raise CannotListen(f"cannot serve metrics on {host}:{port}: {reason(error)}") from error
+        raise CannotListen(
+            f"cannot serve metrics on {format_address(host, port)} (--metrics): {reason(error)}"
+        ) from error
     return int(server.server_port)

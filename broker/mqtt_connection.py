@@ -157,6 +157,8 @@ class Handlers:
     message: Callable[[paho.MQTTMessage], None]
     turn: Callable[[], None]
     """A batch of input has been worked off: carry out what came of it."""
+    trouble: Callable[[str], None]
+    """No connection, and why; again and again for as long as that lasts."""
 
 
 class MqttConnection:
@@ -239,7 +241,7 @@ class MqttConnection:
         try:
             await asyncio.get_running_loop().run_in_executor(None, self._open, client)
         except (OSError, ValueError) as error:
-            log.warning("mqtt unreachable broker=%s:%d error=%s", self._broker.host, self._broker.port, error)
+            self._handlers.trouble(f"mqtt unreachable broker={self._broker.host}:{self._broker.port} error={error}")
             return False
         finally:
             self._is_opening = False
@@ -248,7 +250,7 @@ class MqttConnection:
         try:
             await asyncio.wait_for(self._answered.wait(), _ANSWER_S)
         except TimeoutError:
-            log.warning("mqtt silent broker=%s:%d", self._broker.host, self._broker.port)
+            self._handlers.trouble(f"mqtt silent broker={self._broker.host}:{self._broker.port}")
         return self.is_up
 
     def _open(self, client: _Client) -> None:
@@ -270,7 +272,8 @@ class MqttConnection:
     def _on_connect(self, _client: Any, _data: Any, flags: Any, code: Any, properties: Any) -> None:
         self._answered.set()
         if code.is_failure:
-            log.warning("mqtt refused broker=%s:%d reason=%r", self._broker.host, self._broker.port, str(code))
+            where = f"{self._broker.host}:{self._broker.port}"
+            self._handlers.trouble(f"mqtt refused broker={where} reason={str(code)!r}")
             return
         self.is_up = self._was_connected = True
         self.receive_maximum = getattr(properties, "ReceiveMaximum", 0xFFFF)

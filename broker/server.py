@@ -210,12 +210,14 @@ def reason(error: OSError | UnicodeError) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
+def is_loopback(address: tuple[str, int]) -> bool:
+    """Whether only this machine can reach the address. CannotListen if nobody knows the name."""
+    host, port = address
     try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError) as error:
+        raise CannotListen(f"cannot listen on udp {host}:{port} (--listen): {reason(error)}") from error
+    return all(ip_address(str(resolved[0]).partition("%")[0]).is_loopback for *_, resolved in found)
 
 
 def _udp_socket(address: tuple[str, int]) -> socket.socket:
@@ -228,7 +230,7 @@ def _udp_socket(address: tuple[str, int]) -> socket.socket:
         sock.setblocking(False)
         sock.bind(resolved)
     except (OSError, UnicodeError) as error:
-        raise CannotListen(f"cannot listen on udp {host}:{port}: {reason(error)}") from error
+        raise CannotListen(f"cannot listen on udp {host}:{port} (--listen): {reason(error)}") from error
     return sock
 
 

@@ -181,6 +181,12 @@ class AgentEpochs:
         """The epoch of the newest batch in the log."""
         return next(reversed(self.known.values()), None)
 
+    @property
+    def expects_nothing(self) -> bool:
+        """Nothing waits here, and nothing more need come."""
+        state = self.current
+        return not self._early and (state is None or state.ended or state.retired)
+
     def find(self, nonce: int) -> EpochState | None:
         """What is known of an epoch."""
         return self.known.get(nonce) or self.closing.get(nonce) or self.recalled.get(nonce)

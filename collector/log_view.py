@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from collector.log import LogReader, Row, ShardReport, verify
+from collector.log import LogReader, Row, ShardReport, has_segments, listed, verify
+from collector.registry import RegistryView
 from protocol.chunks import payload_section, read_progress
 from protocol.ids import StreamId
 from protocol.records import Delivery, Gap, Origin, Progress
@@ -21,40 +23,50 @@ _OWN_KINDS = (Kind.SNAPSHOT, Kind.RETIRE)  # rows that no agent has sent
 
 
 class Entry(NamedTuple):
-    """A record in the log, and where it stands: which batch of which epoch of an agent told it."""
+    """A record in the log, and where it stands: which batch of which epoch of an agent told it.
+
+    The epoch is the number by which people know it, None if there is no registry to tell.
+    """
 
     kind: Kind
     agent: str
     nonce: int
     seq: int
     record: Any
+    epoch: int | None = None
 
 
 def entries(folder: Path, kinds: Sequence[Kind] = (), agent: str | None = None) -> Iterator[Entry]:
     """All records, shard by shard, each in the order of the log."""
     reader = LogReader(folder)
-    for shard in reader.shards():
-        epochs: dict[int, int] = {}
-        names: dict[int, StreamId] = {}
-        for row in reader.rows(shard, reader.start(shard), reader.end(shard)):
-            if row.kind in (Kind.REGISTER, Kind.SNAPSHOT):
-                _learn(row, epochs, names)
-            kind = Kind(row.data[0]) if row.kind == Kind.PAYLOAD else Kind(row.kind)
-            if (kinds and kind not in kinds) or (agent is not None and row.agent != agent):
-                continue
-            for record in _records(row, epochs.get(row.nonce, 0), names):
-                yield Entry(kind, row.agent, row.nonce, row.seq, record)
+    with closing(RegistryView(folder / "registry.db")) as registered:
+        for shard in reader.shards():
+            epochs: dict[tuple[str, int], int | None] = {}
+            names: dict[int, StreamId] = {}
+            for row in reader.rows(shard, reader.start(shard), reader.end(shard)):
+                if row.kind in (Kind.REGISTER, Kind.SNAPSHOT):
+                    _learn(row, epochs, names)
+                kind = Kind(row.data[0]) if row.kind == Kind.PAYLOAD else Kind(row.kind)
+                if (kinds and kind not in kinds) or (agent is not None and row.agent != agent):
+                    continue
+                start = (row.agent, row.nonce)
+                if start not in epochs:  # it has told of no stream, and no segment has begun since
+                    epochs[start] = registered.epoch_of(*start)
+                epoch = epochs[start]
+                for record in _records(row, epoch or 0, names):
+                    yield Entry(kind, row.agent, row.nonce, row.seq, record, epoch)
 
 
-def _learn(row: Row, epochs: dict[int, int], names: dict[int, StreamId]) -> None:
+def _learn(row: Row, epochs: dict[tuple[str, int], int | None], names: dict[int, StreamId]) -> None:
     """The names of streams: where they are told, or in a snapshot if that was in a segment that is gone."""
     told = decode(row.data)
     if row.kind == Kind.REGISTER:
         number, agent, epoch, name, nonce = told
         names[number] = StreamId(agent, epoch, name, nonce)
-        epochs[nonce] = epoch
+        if (agent, nonce) == (row.agent, row.nonce):  # of others it says how they count themselves
+            epochs[agent, nonce] = epoch
     else:
-        epochs[row.nonce] = told["epoch"]
+        epochs[row.agent, row.nonce] = told["epoch"]
         for name, number in told["own_streams"].items():
             names[number] = StreamId(row.agent, told["epoch"], name, row.nonce)
 
@@ -89,7 +101,8 @@ def lines(folder: Path, agent: str | None, kinds: Sequence[str], limit: int | No
     for count, entry in enumerate(entries(folder, wanted, agent)):
         if count == limit:
             return
-        line = {"kind": entry.kind.name.lower(), "agent": entry.agent, "batch": entry.seq, "record": entry.record}
+        line = {"kind": entry.kind.name.lower(), "agent": entry.agent, "epoch": entry.epoch}
+        line |= {"batch": entry.seq, "record": entry.record}
         yield json.dumps(line, default=lambda value: _json(_plain(value)))
 
 
@@ -121,12 +134,33 @@ def _plain(value: Any) -> Any:
 
 
 def check(folder: Path) -> Iterator[tuple[str, bool]]:
-    """One line per shard and one per fault, with whether it is one."""
+    """A line per shard that holds anything, one per fault, and one for all together, with whether it is a fault."""
     _check_folder(folder)
+    empty: list[int] = []
+    shards = rows = size_bytes = faults = 0
+    if not (folder / "registry.db").exists():
+        faults += 1
+        yield f"{folder / 'registry.db'} is not there, though there are segments: put it back from a copy", True
+    elif not LogReader(folder).shards() and _knows_agents(folder):
+        faults += 1
+        yield f"{folder} has no shard, though the registry knows of agents", True
     for report in verify(folder, own_kinds=_OWN_KINDS, gap_of=gap_of):
+        shards += 1
+        rows, size_bytes, faults = rows + report.rows, size_bytes + report.size_bytes, faults + len(report.findings)
+        if not report.rows and not report.torn_bytes and not report.findings:
+            empty.append(report.shard)
+            continue
         yield _summary(report), False
         for finding in report.findings:
             yield str(finding), True
+    if empty:
+        yield f"nothing in shards {listed(empty)}", False
+    yield f"{shards} shards, {rows} rows, {size_bytes} bytes: {f'{faults} faults' if faults else 'sound'}", False
+
+
+def _knows_agents(folder: Path) -> bool:
+    with closing(RegistryView(folder / "registry.db")) as registered:
+        return bool(registered.agents())
 
 
 def gap_of(row: Row) -> range | None:
@@ -148,9 +182,11 @@ def _summary(report: ShardReport) -> str:
     text += f"{report.size_bytes} bytes"
     if report.torn_bytes:
         text += f", {report.torn_bytes} bytes unfinished"
+    if report.losses:
+        text += f", rows of {report.losses} segments lost"
     return f"{text}: {len(report.findings)} faults" if report.findings else f"{text}: sound"
 
 
 def _check_folder(folder: Path) -> None:
-    if not (folder / "registry.db").exists():
+    if not (folder / "registry.db").exists() and not has_segments(folder):
         raise ValueError(f"{folder} is no log: it has no registry.db")

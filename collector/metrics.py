@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING
 from prometheus_client import start_http_server
 from prometheus_client.core import CollectorRegistry, CounterMetricFamily, GaugeMetricFamily, Metric
 
+from protocol.address import format_address
+
 if TYPE_CHECKING:
     from collector.translator import Translator
 
 _GAUGES = frozenset(("agents", "shards", "shards_in_trouble"))
+
+
+class CannotServe(RuntimeError):
+    """The address cannot be listened on; the text says why."""
 
 
 class _Counters:
@@ -31,4 +37,8 @@ def serve(translator: Translator, host: str, port: int) -> None:
     """Answer Prometheus on this address for as long as the process lives."""
     registry = CollectorRegistry()
     registry.register(_Counters(translator))
-    start_http_server(port, host, registry)
+    try:
+        start_http_server(port, host, registry)
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise CannotServe(f"cannot serve metrics on {format_address(host, port)} (--metrics): {why}") from error

@@ -1,21 +1,28 @@
 """Numbers of streams and epochs, given once and for ever, to all translators alike.
 
 One small SQLite database, and one transaction per question that memory cannot answer: it finds what is known, adds what
-is not, and is on disk before anybody hears the answer. Answers never change, so each process keeps what it has heard.
+is not, and is on disk before anybody hears the answer. Answers never change, so each process keeps what it has heard
+last.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
+from urllib.parse import quote
 
 NUMBER_BITS = 27
 MOST_STREAMS = (1 << NUMBER_BITS) - 1
+MOST_NUMBERS_KEPT = 1 << 16  # in memory, as everything that is asked for again can be read again
+MOST_EPOCHS_KEPT = 1 << 14
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_UNWRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 
 _SCHEMA_VERSION = 1
 _SCHEMA = """
@@ -27,6 +34,7 @@ CREATE TABLE epochs (
     reflashed INTEGER NOT NULL, first_seen_ms INTEGER NOT NULL, closed_at INTEGER,
     UNIQUE (agent, nonce), UNIQUE (agent, shown));
 """
+_AGENTS = "SELECT DISTINCT agent FROM epochs"
 
 
 class RegistryError(RuntimeError):
@@ -36,9 +44,16 @@ class RegistryError(RuntimeError):
 class RegistryUnavailable(RegistryError):
     """Full disk, or locked for too long: nothing was given or changed; ask again later."""
 
+    is_busy = False
+    """Others have it just now."""
+
 
 class RegistryDamaged(RegistryError):
     """The file is not a registry that this version can read."""
+
+
+class RegistryMissing(RegistryError):
+    """There was one, and it is not there any more: a new one would give its numbers a second time."""
 
 
 class RegistryFull(RegistryError):
@@ -69,32 +84,85 @@ class Epoch(NamedTuple):
     """The agent's counter has begun anew, as on a card that was written again: another start had this number before."""
 
 
+class ClosedEpoch(NamedTuple):
+    """An epoch of which nothing more is expected, and how far it had come."""
+
+    agent: str
+    nonce: int
+    shown: int
+    next_seq: int
+
+
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+class _Recent(Generic[_Key, _Value]):
+    """What was asked for last. For any thread."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: dict[_Key, _Value] = {}
+        self._turn = threading.Lock()
+
+    def get(self, key: _Key) -> _Value | None:
+        with self._turn:
+            value = self._kept.pop(key, None)
+            if value is not None:
+                self._kept[key] = value
+            return value
+
+    def put(self, key: _Key, value: _Value) -> None:
+        with self._turn:
+            self._kept.pop(key, None)
+            self._kept[key] = value
+            if len(self._kept) > self._most:
+                del self._kept[next(iter(self._kept))]
+
+    def __len__(self) -> int:
+        return len(self._kept)
 
 
 class Registry:
     """The registry in its file. Threads and processes may share it."""
 
-    def __init__(self, path: Path, *, wait_s: float = 10.0, clock_ms: Callable[[], int] = _now_ms) -> None:
-        """`wait_s`: how long to wait for other processes before RegistryUnavailable."""
+    def __init__(
+        self, path: Path, *, may_create: bool = True, wait_s: float = 10.0, clock_ms: Callable[[], int] = _now_ms
+    ) -> None:
+        """`wait_s`: how long to wait for other processes before RegistryUnavailable. `may_create`: whether a file that
+        is not there is made, and RegistryMissing otherwise."""
         self._path = path
         self._clock_ms = clock_ms
-        self._numbers: dict[tuple[str, int, str], int] = {}
-        self._epochs: dict[tuple[str, int], Epoch] = {}
+        self._numbers: _Recent[tuple[str, int, str], int] = _Recent(MOST_NUMBERS_KEPT)
+        self._epochs: _Recent[tuple[str, int], Epoch] = _Recent(MOST_EPOCHS_KEPT)
         self._turn = threading.Lock()
+        self._file: os.stat_result | None = None
+        if not may_create and not path.exists():
+            raise self._missing("not there")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RegistryUnavailable(f"the folder {path.parent} cannot be made: {error.strerror}") from error
+        with self._errors_told():
             self._db = sqlite3.connect(path, timeout=wait_s, isolation_level=None, check_same_thread=False)
-        except (OSError, sqlite3.Error) as error:
-            raise RegistryUnavailable(f"{path}: {error}") from error
         try:
-            self._prepare(wait_s)
+            self._prepare(wait_s, may_create)
+            self._file = path.stat()
         except BaseException:
             self._db.close()
             raise
 
-    def _prepare(self, wait_s: float) -> None:
+    def _missing(self, why: str) -> RegistryMissing:
+        return RegistryMissing(
+            f"{self._path} is {why}, though the log beside it has segments: without it numbers would be given twice. "
+            "Put it back from a copy, or begin a new log in another folder"
+        )
+
+    def _prepare(self, wait_s: float, may_create: bool) -> None:
         give_up = time.monotonic() + wait_s
         while True:
             try:
@@ -102,13 +170,15 @@ class Registry:
                     self._db.execute("PRAGMA journal_mode=WAL")
                     self._db.execute("PRAGMA synchronous=FULL")
                 break
-            except RegistryUnavailable:
+            except RegistryUnavailable as error:
                 # Of several processes that find a new file, one changes its mode, and the others are not made to wait.
-                if time.monotonic() > give_up:
+                if not error.is_busy or time.monotonic() > give_up:
                     raise
                 time.sleep(0.01)
         with self._transaction() as db:
             (version,) = db.execute("PRAGMA user_version").fetchone()
+            if version == 0 and not may_create:
+                raise self._missing("empty")
             if version == 0:
                 for statement in _SCHEMA.split(";"):
                     db.execute(statement)
@@ -122,12 +192,16 @@ class Registry:
 
     def numbers_of(self, streams: Iterable[StreamName]) -> dict[StreamName, StreamNumber]:
         """The numbers of streams. New ones are given to all that have none, or, with an error, to none of them."""
-        wanted = list(streams)
-        numbers = self._numbers
+        wanted = {each: (each.agent, each.nonce, each.name) for each in streams}
         new: set[tuple[str, int, str]] = set()
-        unknown = {key: each for each in wanted if (key := (each.agent, each.nonce, each.name)) not in numbers}
+        unknown: dict[tuple[str, int, str], StreamName] = {}
+        found: dict[tuple[str, int, str], int] = {}
+        for each, key in wanted.items():
+            if (number := self._numbers.get(key)) is None:
+                unknown[key] = each
+            else:
+                found[key] = number
         if unknown:
-            found: dict[tuple[str, int, str], int] = {}
             with self._transaction() as db:
                 (last,) = db.execute("SELECT coalesce(max(number), 0) FROM streams").fetchone()
                 for key, stream in unknown.items():
@@ -146,9 +220,9 @@ class Registry:
                     )
                     found[key] = last
                     new.add(key)
-            numbers.update(found)
-        keys = [(each, (each.agent, each.nonce, each.name)) for each in wanted]
-        return {each: StreamNumber(numbers[key], key in new) for each, key in keys}
+            for key in unknown:
+                self._numbers.put(key, found[key])
+        return {each: StreamNumber(found[key], key in new) for each, key in wanted.items()}
 
     def epoch_of(self, agent: str, nonce: int, counter: int) -> Epoch:
         """The number to show for a start of an agent: its own count, unless another start has it already."""
@@ -156,7 +230,7 @@ class Registry:
         if epoch is None:
             with self._transaction() as db:
                 epoch = self._stored_epoch(db, agent, nonce, counter)
-            self._epochs[agent, nonce] = epoch
+            self._epochs.put((agent, nonce), epoch)
         return epoch
 
     def _stored_epoch(self, db: sqlite3.Connection, agent: str, nonce: int, counter: int) -> Epoch:
@@ -179,10 +253,12 @@ class Registry:
         )
         return Epoch(shown, bool(is_used))
 
-    def close_epoch(self, agent: str, nonce: int, next_seq: int) -> None:
-        """Remember how far an epoch had come that nobody else remembers from now on."""
+    def close_epochs(self, closed: Iterable[ClosedEpoch]) -> None:
+        """Remember how far epochs had come that nobody else remembers from now on."""
         with self._transaction() as db:
-            db.execute("UPDATE epochs SET closed_at=? WHERE agent=? AND nonce=?", (next_seq, agent, _signed(nonce)))
+            for agent, nonce, shown, next_seq in closed:
+                self._stored_epoch(db, agent, nonce, shown)
+                db.execute("UPDATE epochs SET closed_at=? WHERE agent=? AND nonce=?", (next_seq, agent, _signed(nonce)))
 
     def closed_epoch(self, agent: str, nonce: int) -> tuple[int, int] | None:
         """The number to show for an epoch that was closed, and how far it had come."""
@@ -193,6 +269,11 @@ class Registry:
             ).fetchone()
         return found
 
+    def agents(self) -> list[str]:
+        """All agents of which anything was ever logged."""
+        with self._turn, self._errors_told():
+            return [agent for (agent,) in self._db.execute(_AGENTS)]
+
     def close(self) -> None:
         """Let go of the file."""
         self._db.close()
@@ -201,6 +282,7 @@ class Registry:
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """All or nothing, and on disk before it ends."""
         with self._turn, self._errors_told():
+            self._check_place()
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
@@ -210,14 +292,56 @@ class Registry:
                     self._db.execute("ROLLBACK")
                 raise
 
+    def _check_place(self) -> None:
+        """SQLite goes on writing to a file that was deleted, and then forgets all that it was told."""
+        try:
+            is_there = self._file is None or os.path.samestat(self._file, self._path.stat())
+        except OSError:
+            is_there = False
+        if not is_there:
+            raise RegistryUnavailable(f"{self._path}: deleted or moved while in use: put it back, or start anew")
+
     @contextmanager
     def _errors_told(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.OperationalError as error:
-            raise RegistryUnavailable(f"{self._path}: {error}") from error
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            what = "cannot be opened for writing: " if code in _UNWRITABLE else ""
+            told = RegistryUnavailable(f"{self._path}: {what}{error}")
+            told.is_busy = code in _BUSY
+            raise told from error
         except sqlite3.DatabaseError as error:
             raise RegistryDamaged(f"{self._path}: {error}") from error
+
+
+class RegistryView:
+    """Reads what people want to know out of a registry that others write; without one, it knows nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self._db: sqlite3.Connection | None = None
+        with suppress(sqlite3.Error):
+            self._db = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)
+
+    def epoch_of(self, agent: str, nonce: int) -> int | None:
+        """The number by which people know a start of an agent."""
+        found = self._found("SELECT shown FROM epochs WHERE agent=? AND nonce=?", agent, _signed(nonce))
+        return found[0] if found else None
+
+    def agents(self) -> list[str]:
+        """All agents of which anything was ever logged."""
+        return self._found(_AGENTS)
+
+    def _found(self, query: str, *values: str | int) -> list[Any]:
+        if self._db is not None:
+            with suppress(sqlite3.Error):
+                return [value for (value,) in self._db.execute(query, values)]
+        return []
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._db is not None:
+            self._db.close()
 
 
 def _signed(nonce: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from pathlib import Path
 from time import monotonic
 from typing import cast
@@ -15,13 +16,14 @@ from typing import cast
 import numpy as np
 
 from collector.epochs import MOST_OWN_STREAMS, AgentEpochs, Arrival, EpochState, Tally
-from collector.log import LogDamaged, LogError, Row, ShardWriter
+from collector.log import NOBODY, LogDamaged, LogError, Row, ShardWriter
 from collector.log.writer import SEGMENT_BYTES
 from collector.quarantine import Quarantine
-from collector.registry import Registry, RegistryError, StreamName
+from collector.registry import ClosedEpoch, Registry, RegistryError, StreamName
 from protocol.chunks import Numbers, pack_deliveries, pack_payloads, pack_progress, pack_sources
 from protocol.ids import StreamId
 from protocol.records import Gap
+from protocol.topics import shard_of
 from protocol.wire.answers import Logged
 from protocol.wire.batch import Batch, Header, decode_batch, read_header, unframe
 from protocol.wire.compression import READABLE
@@ -41,6 +43,9 @@ _LOG = logging.getLogger(__name__)
 CODECS = sum(1 << codec for codec in READABLE)
 RETIRE_AFTER_S = 24 * 3600.0
 MOST_AGENTS = 50_000  # of one shard
+_ROOM_FOR = 100  # agents, whenever room is made: each time takes a while
+_ROOM_AGAIN_S = 1.0
+_REFUSALS_TOLD_S = 60.0
 MOST_STREAMS = 4_096  # that one batch may name: each number that is given is given for ever
 MOST_NAME_BYTES = 500
 _MOST_SEQ = 2**62
@@ -97,7 +102,7 @@ class _Rows:
         state = self.state
         if gap.nonce == state.nonce and gap.batches is not None:
             self.given_up_before = gap.batches[1] + 1
-        self.add(Kind.GAP, bytes(encode_section(Kind.GAP, [pending(gap, _PACKER)], state.agent, state.nonce, 0)))
+        self.add(Kind.GAP, _encoded_gap(gap, state.agent, state.nonce))
 
 
 class ShardLog:
@@ -124,14 +129,28 @@ class ShardLog:
         self._agents: dict[str, _Agent] = {}
         self._tally = Tally()
         self._unanswered: dict[tuple[str, int], None] = {}
+        self._refusals_told_at: float | None = None
+        self._no_room_until = 0.0
         self._writer = ShardWriter(folder, shard, segment_bytes=segment_bytes)
         try:
             self._replay(self._writer.tail())
             self._close_epochs(self._agents)
-            self._writer.begin(self._snapshot)
+            self._writer.begin(self._snapshot, self._told_loss())
         except BaseException:
             self._writer.close()
             raise
+
+    def _told_loss(self) -> list[Row]:
+        """What the log has lost for good has a name in it. Of each agent that comes back, what it does not send again
+        is named besides, as always."""
+        loss = self._writer.repair.loss
+        if self._writer.is_new and any(shard_of(agent) == self.shard for agent in self._registry.agents()):
+            loss = "the log was damaged: the whole shard was gone, though agents of it are known"
+            _LOG.error("everything that a shard held is gone shard=%d", self.shard)
+        if not loss:
+            return []
+        self.counters.gaps += 1
+        return [Row(Kind.GAP, NOBODY, 0, 0, _encoded_gap(Gap(loss, 0, 0), NOBODY, 0))]
 
     def close(self) -> None:
         """Let a successor have the shard. What was not committed is gone."""
@@ -151,8 +170,8 @@ class ShardLog:
             return
         known = self._agents.get(agent)
         if known is None:
-            if len(self._agents) >= MOST_AGENTS:
-                self.counters.refused_agents += 1
+            if len(self._agents) >= MOST_AGENTS and not self._make_room():
+                self._refuse_agent(agent)
                 return
             known = self._agents[agent] = self._new_agent(agent)
         known.heard_at = self._clock()
@@ -163,6 +182,43 @@ class ShardLog:
 
     def _new_agent(self, agent: str) -> _Agent:
         return _Agent(AgentEpochs(agent, self._tally), self._clock())
+
+    def _make_room(self) -> bool:
+        """Leave to the registry those agents of which nothing is expected and nothing was heard for longest: first
+        those that have ended. Of the retired it does not know as much, should they return after all."""
+        if self._clock() < self._no_room_until:
+            return False
+        unanswered = {agent for agent, _ in self._unanswered}  # what was heard of them may not be committed yet
+        silent = [
+            (state is not None and state.retired, known.heard_at, agent)
+            for agent, known in self._agents.items()
+            for state in (known.epochs.current,)
+            if agent not in unanswered and known.epochs.expects_nothing
+        ]
+        leaving = [agent for *_, agent in nsmallest(_ROOM_FOR, silent)]
+        closed = [
+            ClosedEpoch(agent, state.nonce, state.epoch, state.next_seq)
+            for agent in leaving
+            for place in (self._agents[agent].epochs.closing, self._agents[agent].epochs.known)
+            for state in place.values()
+        ]
+        if closed:
+            self._registry.close_epochs(closed)
+        for agent in leaving:
+            del self._agents[agent]
+        if not leaving:
+            self._no_room_until = self._clock() + _ROOM_AGAIN_S
+        return bool(leaving)
+
+    def _refuse_agent(self, agent: str) -> None:
+        self.counters.refused_agents += 1
+        now = self._clock()
+        if self._refusals_told_at is None or now - self._refusals_told_at >= _REFUSALS_TOLD_S:
+            self._refusals_told_at = now
+            _LOG.error(
+                "no room for more agents shard=%d most=%d agent=%s refused_batches=%d",
+                self.shard, MOST_AGENTS, agent, self.counters.refused_agents,
+            )  # fmt: skip
 
     def _refuse(self, agent: str, payload: bytes, reason: str) -> None:
         """Nobody knows what it was: the agent, if it was one, sends it again."""
@@ -205,7 +261,7 @@ class ShardLog:
             self._put_away(made, arrival, str(error)[:300])
         self._writer.append(made.rows)
         # From here on nothing fails: the rows will be in the log.
-        if found is not None and state is not epochs.current:
+        if found is not None and epochs.current is not None and state is not epochs.current:
             self._returned(known)
         elif found is None:
             known.duplicate = False
@@ -328,11 +384,12 @@ class ShardLog:
         """
         for agent in agents:
             closing = self._agents[agent].epochs.closing
+            if not closing:
+                continue
             try:
-                for nonce, state in list(closing.items()):
-                    self._registry.epoch_of(agent, nonce, state.epoch)
-                    self._registry.close_epoch(agent, nonce, state.next_seq)
-                    del closing[nonce]
+                closed = [ClosedEpoch(agent, nonce, each.epoch, each.next_seq) for nonce, each in closing.items()]
+                self._registry.close_epochs(closed)
+                closing.clear()
             except RegistryError as error:
                 _LOG.warning("epochs stay in memory agent=%s count=%d error=%s", agent, len(closing), error)
                 return
@@ -402,6 +459,8 @@ class ShardLog:
                 raise LogDamaged(f"shard {self.shard}: a row of {row.agent!r} cannot be read: {error!r}") from error
 
     def _replay_row(self, row: Row) -> None:
+        if row.agent == NOBODY:
+            return
         known = self._agents.get(row.agent)
         if known is None:
             known = self._agents[row.agent] = self._new_agent(row.agent)
@@ -413,6 +472,10 @@ class ShardLog:
             epoch = self._registry.epoch_of(row.agent, row.nonce, 0)
             state = EpochState(row.agent, epoch.shown, row.nonce)
         known.epochs.follow(state, row)
+
+
+def _encoded_gap(gap: Gap, agent: str, nonce: int) -> bytes:
+    return bytes(encode_section(Kind.GAP, [pending(gap, _PACKER)], agent, nonce, 0))
 
 
 def _is_own(state: EpochState, stream: StreamId) -> bool:

@@ -20,11 +20,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
 from time import monotonic
+from typing import NamedTuple
 
 import aiomqtt
 from paho.mqtt.reasoncodes import ReasonCode
 
-from collector.log import LogError, ShardInUse
+from collector.log import LogError, ShardInUse, has_segments, listed
 from collector.quarantine import Quarantine
 from collector.registry import Registry, RegistryError
 from collector.shard_log import RETIRE_AFTER_S, Counters, ShardLog
@@ -57,12 +58,19 @@ class TranslatorOptions:
     metrics: tuple[str, int] | None = None
 
 
+class _Trouble(NamedTuple):
+    """A shard whose log cannot be written."""
+
+    text: str
+    again_at: float
+
+
 class Translator:
     """Translates some shards until it is stopped."""
 
     def __init__(self, options: TranslatorOptions) -> None:
         self._options = options
-        self._registry = Registry(options.log / "registry.db")
+        self._registry = Registry(options.log / "registry.db", may_create=not has_segments(options.log))
         self._quarantine = Quarantine(options.log / "quarantine")
         self._inbox: list[tuple[str, bytes]] = []
         self._waiting: Counter[str] = Counter()
@@ -78,9 +86,11 @@ class Translator:
         self.commit_s = 0.0
         self.not_mine = 0
         self.overrun = 0
+        self.must_wait = 0
         # From here on: the worker's own.
         self._shards: dict[int, ShardLog] = {}
-        self._troubled: dict[int, float] = {}  # when to try again
+        self._troubled: dict[int, _Trouble] = {}
+        self._told_of_waiting = ""
         self._retire_at = monotonic() + _RETIRE_EVERY_S
 
     async def run(self) -> None:
@@ -128,6 +138,7 @@ class Translator:
             "commits": self.commits,
             "not_mine": self.not_mine,
             "overrun": self.overrun,
+            "must_wait": self.must_wait,
             "quarantine_full": self._quarantine.not_kept,
         }
 
@@ -143,6 +154,7 @@ class Translator:
                     port,
                     identifier=f"tl-translator-{socket.gethostname()[:24]}-{os.getpid()}",
                     max_queued_incoming_messages=_MOST_QUEUED,
+                    socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],  # answers are small, and waited for
                 ) as client:
                     client.pending_calls_threshold = 1_000_000
                     self._client, told = client, ""
@@ -208,15 +220,17 @@ class Translator:
     async def _take_shards(self) -> None:
         """Take every shard as soon as nobody else has it; each is one writer's."""
         loop = asyncio.get_running_loop()
-        waiting: dict[int, str] = dict.fromkeys(self._options.shards, "")
-        while waiting:
-            for shard, told in list(waiting.items()):
-                trouble = await loop.run_in_executor(self._worker, self._open, shard, told)
+        waiting: dict[int, LogError | RegistryError] = {}
+        while len(self._shards) < len(self._options.shards):
+            told = {shard: _why(error) for shard, error in waiting.items()}
+            for shard in [each for each in self._options.shards if each not in self._shards]:
+                trouble = await loop.run_in_executor(self._worker, self._open, shard)
                 if trouble is None:
-                    del waiting[shard]
+                    waiting.pop(shard, None)
                     self._has_shard.set()
                 else:
                     waiting[shard] = trouble
+            _tell_waiting({shard: error for shard, error in waiting.items() if _why(error) != told.get(shard)})
             if waiting:
                 await asyncio.sleep(_LOCK_RETRY_S)
         _LOG.info("translator has its shards count=%d", len(self._shards))
@@ -247,21 +261,15 @@ class Translator:
 
     # The worker
 
-    def _open(self, shard: int, told: str) -> str | None:
+    def _open(self, shard: int) -> LogError | RegistryError | None:
         """Take a shard, or say why not."""
         options = self._options
         try:
             self._shards[shard] = ShardLog(
                 options.log, shard, self._registry, self._quarantine, retire_after_s=options.retire_after_s
             )
-        except ShardInUse as error:
-            if str(error) != told:
-                _LOG.info("waiting for a shard shard=%d reason=%s", shard, error)
-            return str(error)
         except (LogError, RegistryError) as error:
-            if str(error) != told:
-                _LOG.error("a shard cannot be opened shard=%d error=%s", shard, error)
-            return str(error)
+            return error
         return None
 
     def _work(self, batches: list[tuple[str, bytes]], greeted: list[int], away_s: float) -> Answers:
@@ -278,7 +286,8 @@ class Translator:
             self._retire()
         answers: Answers = []
         for number, shard in self._shards.items():
-            if not shard.idle and monotonic() >= self._troubled.get(number, 0.0):
+            trouble = self._troubled.get(number)
+            if not shard.idle and (trouble is None or monotonic() >= trouble.again_at):
                 answers += self._commit(shard)
         return answers
 
@@ -289,8 +298,12 @@ class Translator:
             return
         try:
             shard.take(agent, payload)
+            self._told_of_waiting = ""
         except (LogError, RegistryError) as error:  # not taken, not acknowledged: it comes again
-            _LOG.warning("a batch must wait agent=%s error=%s", agent, error)
+            self.must_wait += 1
+            if str(error) != self._told_of_waiting:
+                self._told_of_waiting = str(error)
+                _LOG.warning("batches must wait agent=%s error=%s", agent, error)
 
     def _retire(self) -> None:
         for shard in self._shards.values():
@@ -308,9 +321,10 @@ class Translator:
                 shard.greet()
                 answers += shard.commit()
         except LogError as error:
-            if shard.shard not in self._troubled:
+            told = self._troubled.get(shard.shard)
+            if told is None or told.text != str(error):
                 _LOG.error("the log cannot be written shard=%d error=%s", shard.shard, error)
-            self._troubled[shard.shard] = monotonic() + _TROUBLE_S
+            self._troubled[shard.shard] = _Trouble(str(error), monotonic() + _TROUBLE_S)
             return []
         self.commits += 1
         self.commit_s += monotonic() - begun
@@ -320,11 +334,29 @@ class Translator:
         """The last commit; then the shards are free for a successor."""
         answers: Answers = []
         for shard in self._shards.values():
-            answers += self._commit(shard)
+            if not shard.idle:
+                answers += self._commit(shard)
             shard.close()
         self._registry.close()
         _LOG.info("translator stopped %s", " ".join(f"{name}={value}" for name, value in self.totals().items()))
         return answers
+
+
+def _why(error: LogError | RegistryError) -> str:
+    """What is wrong with a shard, in words that are the same for all that one process holds."""
+    return error.holder if isinstance(error, ShardInUse) else str(error)
+
+
+def _tell_waiting(waiting: dict[int, LogError | RegistryError]) -> None:
+    """One line per reason, not one per shard."""
+    by_reason: dict[tuple[bool, str], list[int]] = {}
+    for shard, error in waiting.items():
+        by_reason.setdefault((isinstance(error, ShardInUse), _why(error)), []).append(shard)
+    for (is_taken, why), shards in by_reason.items():
+        if is_taken:
+            _LOG.info("waiting for a shard or more shards=%s written_by=%s", listed(shards), why)
+        else:
+            _LOG.error("shards cannot be opened shards=%s error=%s", listed(shards), why)
 
 
 def _is_refusal(code: int | ReasonCode) -> bool:

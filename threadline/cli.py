@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -35,6 +36,18 @@ def main(
 def _fail(text: str) -> NoReturn:
     typer.echo(f"threadline: {text}", err=True)
     raise typer.Exit(2)
+
+
+def _print(line: str) -> None:
+    """A line of what was asked for. That nobody wants more of it is no error, but that it cannot be written is."""
+    try:
+        typer.echo(line)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or else Python tries again at its end
+        typer.echo(f"threadline: the output cannot be written: {error.strerror}", err=True)
+        raise typer.Exit(1) from None
 
 
 def _address(option: str, text: str, least_port: int = 0) -> tuple[str, int]:
@@ -80,11 +93,14 @@ def gateway(
     from broker.server import CannotListen, GatewayServer, ServerOptions, is_loopback
 
     listen_at = _address("--listen", listen)
-    if not is_loopback(listen_at[0]) and not open_:
-        _fail(
-            f"--listen {listen} can be reached by other machines, and devices are not authenticated: "
-            "say --open if that is what you want"
-        )
+    try:
+        if not is_loopback(listen_at) and not open_:
+            _fail(
+                f"--listen {listen} can be reached by other machines, and devices are not authenticated: "
+                "say --open if that is what you want"
+            )
+    except CannotListen as error:
+        _fail(str(error))
     if mqtt_version not in ("5", "3.1.1"):
         _fail(f"--mqtt-version {mqtt_version} is neither 5 nor 3.1.1")
     host, port = _address("--mqtt", mqtt, least_port=1)
@@ -124,6 +140,7 @@ def translate(
     metrics: Annotated[str | None, typer.Option(help="Serve Prometheus metrics on HOST:PORT.")] = None,
 ) -> None:
     """Run the translator: batches from MQTT into the durable log, acknowledged when they are on disk."""
+    from collector.metrics import CannotServe
     from collector.registry import RegistryError
     from collector.translator import Translator, TranslatorOptions, parse_shards
     from protocol.topics import SHARDS
@@ -146,7 +163,7 @@ def translate(
 
     try:
         asyncio.run(run())
-    except (RegistryError, OSError) as error:
+    except (RegistryError, CannotServe, OSError) as error:
         _fail(str(error))
 
 
@@ -158,8 +175,8 @@ app.add_typer(log_app)
 def dump(
     folder: Annotated[Path, typer.Argument(help="Folder of the log.")],
     agent: Annotated[str | None, typer.Option(help="Only what this agent has sent.")] = None,
-    kind: Annotated[list[str] | None, typer.Option(help="Only rows of this kind; may be repeated.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Stop after so many rows.", min=1)] = None,
+    kind: Annotated[list[str] | None, typer.Option(help="Only records of this kind; may be repeated.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Stop after so many records.", min=1)] = None,
 ) -> None:
     """Print what is in the log, a line of JSON per record."""
     from collector.log import LogError
@@ -167,7 +184,7 @@ def dump(
 
     try:
         for line in lines(folder, agent, kind or [], limit):
-            typer.echo(line)
+            _print(line)
     except (LogError, ValueError) as error:
         _fail(str(error))
 
@@ -182,7 +199,7 @@ def verify(folder: Annotated[Path, typer.Argument(help="Folder of the log.")]) -
     try:
         for line, is_fault in check(folder):
             faults += is_fault
-            typer.echo(line)
+            _print(line)
     except (LogError, ValueError) as error:
         _fail(str(error))
     raise typer.Exit(1 if faults else 0)

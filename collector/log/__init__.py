@@ -13,14 +13,16 @@ from collector.log.errors import (
     TooMuchHeld,
     UnfitRow,
 )
+from collector.log.layout import has_segments, listed
 from collector.log.reader import LogReader
 from collector.log.retention import remove_segments
-from collector.log.row import FIRST, Position, Row
+from collector.log.row import FIRST, NOBODY, Position, Row
 from collector.log.verify import Fault, Finding, ShardReport, verify
 from collector.log.writer import Repair, ShardWriter
 
 __all__ = [
     "FIRST",
+    "NOBODY",
     "Fault",
     "Finding",
     "LogDamaged",
@@ -36,6 +38,8 @@ __all__ = [
     "ShardWriter",
     "TooMuchHeld",
     "UnfitRow",
+    "has_segments",
+    "listed",
     "remove_segments",
     "verify",
 ]

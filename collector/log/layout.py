@@ -1,13 +1,16 @@
-"""Where things are: `shard-05/000000000001.arrows`, beside it the shard's `lock` and `position`."""
+"""Where things are: `shard-05/000000000001.arrows`, beside it the shard's `lock` and `position`, and of segments that
+were damaged what was found (`.arrows.damaged`) and what the log tells of it (`.lost`)."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 _SHARD = "shard-"
 _SEGMENT = ".arrows"
 _DAMAGED = ".damaged"
+_LOST = ".lost"
 
 
 def shard_folder(folder: Path, shard: int) -> Path:
@@ -23,6 +26,17 @@ def shards(folder: Path) -> list[int]:
     )
 
 
+def listed(shards: Iterable[int]) -> str:
+    """Shards as people write them: `0-3,7`."""
+    spans: list[list[int]] = []
+    for shard in sorted(shards):
+        if spans and shard == spans[-1][-1] + 1:
+            spans[-1][1:] = [shard]
+        else:
+            spans.append([shard])
+    return ",".join("-".join(map(str, span)) for span in spans)
+
+
 def segment_path(shard: Path, number: int) -> Path:
     """The file of one segment."""
     return shard / f"{number:012d}{_SEGMENT}"
@@ -30,14 +44,39 @@ def segment_path(shard: Path, number: int) -> Path:
 
 def segment_numbers(shard: Path) -> list[int]:
     """The segments that are there, rising."""
+    return _numbers(shard, _SEGMENT)
+
+
+def _numbers(shard: Path, suffix: str) -> list[int]:
     names = [each.name for each in shard.iterdir()] if shard.is_dir() else []
-    stems = [name[: -len(_SEGMENT)] for name in names if name.endswith(_SEGMENT)]
+    stems = [name[: -len(suffix)] for name in names if name.endswith(suffix)]
     return sorted(int(stem) for stem in stems if stem.isdecimal())
 
 
 def damaged_path(shard: Path, number: int) -> Path:
-    """Where a segment is kept as it was found, should its repair have cost rows that readers may have seen."""
+    """Where a segment is kept as it was found, should its repair have cost rows that readers may have seen: until an
+    operator takes it away. It is empty if the segment was not there at all."""
     return segment_path(shard, number).with_suffix(_SEGMENT + _DAMAGED)
+
+
+def lost_path(shard: Path, number: int) -> Path:
+    """The mark of a segment of which rows were lost and that the log tells so; the file says what it tells."""
+    return segment_path(shard, number).with_suffix(_LOST)
+
+
+def damaged_numbers(shard: Path) -> list[int]:
+    """The segments that were set aside and that nobody has taken away yet, rising."""
+    return _numbers(shard, _SEGMENT + _DAMAGED)
+
+
+def lost_numbers(shard: Path) -> list[int]:
+    """The segments of which the log tells that rows were lost, rising."""
+    return _numbers(shard, _LOST)
+
+
+def has_segments(folder: Path) -> bool:
+    """Whether anything was ever logged here."""
+    return any(segment_numbers(shard_folder(folder, shard)) for shard in shards(folder))
 
 
 def sync_folder(folder: Path) -> None:
@@ -47,6 +86,14 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def is_open_as(path: Path, handle: int) -> bool:
+    """Whether who opens the path finds the file that the handle writes to: it may have been deleted or moved."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(handle))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def create_file(path: Path, content: bytes) -> None:

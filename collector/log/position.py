@@ -13,7 +13,7 @@ import zlib
 from pathlib import Path
 
 from collector.log.errors import LogDamaged
-from collector.log.layout import create_file
+from collector.log.layout import create_file, segment_numbers
 from collector.log.row import FIRST, Position
 
 _FIELDS = struct.Struct("<8sQQ")
@@ -31,18 +31,23 @@ def position_path(shard: Path) -> Path:
 def published(shard: Path) -> Position:
     """Up to where the shard may be read."""
     path = position_path(shard)
+    wrong = ""
     for attempt in range(_TRIES):
         if attempt:
             time.sleep(_PAUSE_S)
         try:
             content = path.read_bytes()
         except FileNotFoundError:
-            return FIRST
+            if not segment_numbers(shard):
+                return FIRST
+            wrong = "not there, though there are segments"
+            continue  # they may have been begun just now
+        wrong = "not a position"
         fields, check = content[: _FIELDS.size], content[_FIELDS.size :]
         if len(fields) == _FIELDS.size and fields.startswith(_MAGIC) and check == _CHECK.pack(zlib.crc32(fields)):
             _, segment, row = _FIELDS.unpack(fields)
             return Position(segment, row)
-    raise LogDamaged(f"{path}: not a position; it is written anew when the shard's writer opens")
+    raise LogDamaged(f"{path}: {wrong}; it is written anew when the shard's writer opens")
 
 
 class PublishedPosition:
@@ -50,25 +55,25 @@ class PublishedPosition:
 
     def __init__(self, shard: Path) -> None:
         path = position_path(shard)
+        self.found: Position | None = None
+        """As it was left, None if nobody knows any more how far readers have been."""
         try:
-            self.position = published(shard)
-            known = path.exists()
+            self.position = self.found = published(shard)
         except LogDamaged:
             self.position = FIRST
-            known = False
-        if not known:
+        if self.found is None or not path.exists():
             create_file(path, _content(self.position))
-        self._handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        self.handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
 
     def publish(self, position: Position) -> None:
         """Let readers read up to here. What is before it must be on disk."""
         if position > self.position:
-            os.pwrite(self._handle, _content(position), 0)
+            os.pwrite(self.handle, _content(position), 0)
             self.position = position
 
     def close(self) -> None:
         """Leave it to the next writer."""
-        os.close(self._handle)
+        os.close(self.handle)
 
 
 def _content(position: Position) -> bytes:

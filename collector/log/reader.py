@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from collector.log.errors import LogDamaged, SegmentRemoved
-from collector.log.layout import damaged_path, segment_numbers, segment_path, shard_folder, shards
+from collector.log.layout import damaged_path, lost_path, segment_numbers, segment_path, shard_folder, shards
 from collector.log.position import published
 from collector.log.row import FIRST, Position, Row
 from collector.log.segment import ROW_SCHEMA, Frame, Segment
@@ -98,17 +98,25 @@ class LogReader:
                         yield _Piece(segment, number, frame, max(first - frame.row, 0), row - frame.row)
                     if row == last:
                         break
-            if last is not None and row < last and not damaged_path(folder, number).exists():
+            if last is not None and row < last and not _is_told(folder, number):
                 raise LogDamaged(f"{segment.path}: ends at row {row}, but was published up to row {last}")
 
 
 def _explain_absence(folder: Path, number: int) -> None:
     """A segment is not there: pass over it only if its loss was noticed, and told, when the writer opened."""
+    if _is_told(folder, number):
+        return
     oldest = next(iter(segment_numbers(folder)), None)
-    if oldest is None or number < oldest:
+    if oldest is None:
+        raise LogDamaged(f"{folder}: there is no segment, though segment {number} was published")
+    if number < oldest:
         raise SegmentRemoved(f"{folder}: segment {number} has been removed, the oldest is {oldest}")
-    if not damaged_path(folder, number).exists():
-        raise LogDamaged(f"{folder}: segment {number} is missing")
+    raise LogDamaged(f"{folder}: segment {number} is missing")
+
+
+def _is_told(folder: Path, number: int) -> bool:
+    """Whether the writer has noticed that rows of a segment are lost, and tells so in the log."""
+    return lost_path(folder, number).exists() or damaged_path(folder, number).exists()
 
 
 def _fitting(rows: Sequence[Row], most_rows: int, most_bytes: int) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from collector.log.layout import segment_numbers, segment_path, shard_folder, sync_folder
+from collector.log.layout import lost_numbers, lost_path, segment_numbers, segment_path, shard_folder, sync_folder
 from collector.log.position import published
 from collector.log.row import Position
 
@@ -20,6 +20,8 @@ def remove_segments(folder: Path, shard: int, before: Position) -> list[int]:
     removed = [number for number in segment_numbers(shard_path)[:-1] if number < keep]
     for number in removed:
         segment_path(shard_path, number).unlink(missing_ok=True)
+    for number in [each for each in lost_numbers(shard_path) if removed and each <= removed[-1]]:
+        lost_path(shard_path, number).unlink(missing_ok=True)
     if removed:
         sync_folder(shard_path)
     return removed

@@ -28,6 +28,9 @@ class Position(NamedTuple):
     row: int
 
 
+NOBODY = ""
+"""Instead of an agent's name: what a row says is about the log itself. It is part of no agent batch."""
+
 FIRST = Position(1, 0)
 """Where every shard begins."""
 

@@ -13,12 +13,22 @@ from itertools import groupby
 from pathlib import Path
 
 from collector.log.errors import LogDamaged
-from collector.log.layout import segment_numbers, segment_path, shard_folder, shards
+from collector.log.layout import (
+    damaged_numbers,
+    damaged_path,
+    lost_numbers,
+    lost_path,
+    segment_numbers,
+    segment_path,
+    shard_folder,
+    shards,
+)
 from collector.log.position import published
-from collector.log.row import Position, Row
+from collector.log.row import FIRST, NOBODY, Position, Row
 from collector.log.segment import Segment
 
 GapOf = Callable[[Row], range | None]
+_EVERYTHING = Position(1 << 62, 0)
 
 
 class Fault(Enum):
@@ -28,6 +38,10 @@ class Fault(Enum):
     """The rest of a segment cannot be read, though it was published."""
     WRONG_CHECK = "wrong check"
     MISSING_SEGMENT = "missing segment"
+    NO_POSITION = "no position"
+    """Nobody knows up to where the shard may be read, so nobody can read it."""
+    LOST = "lost"
+    """Rows were damaged and cut; what was found is set aside until somebody has looked at it."""
     MISSING_SEQ = "missing seq"
     OUT_OF_ORDER = "out of order"
     DUPLICATE = "duplicate"
@@ -57,6 +71,8 @@ class ShardReport:
     size_bytes: int = 0
     torn_bytes: int = 0
     """Behind the last whole record batch, and not published: of a writer at work, or of one that was killed."""
+    losses: int = 0
+    """Segments of which the log tells that rows were lost."""
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -73,14 +89,22 @@ def verify(folder: Path, *, own_kinds: Collection[int], gap_of: GapOf = lambda r
 def _verified(folder: Path, shard: int, order: _Order) -> ShardReport:
     report = ShardReport(shard)
     shard_path = shard_folder(folder, shard)
-    end = published(shard_path)
 
     def found(fault: Fault, segment: int, row: int, text: str) -> None:
         report.findings.append(Finding(fault, shard, Position(segment, row), text))
 
-    numbers = segment_numbers(shard_path)
-    for missing in sorted(set(range(numbers[0], end.segment + 1)) - set(numbers)) if numbers else ():
-        found(Fault.MISSING_SEGMENT, missing, 0, "not there")
+    try:
+        end = published(shard_path)
+    except LogDamaged as error:
+        found(Fault.NO_POSITION, FIRST.segment, FIRST.row, str(error))
+        end = _EVERYTHING
+    numbers, told = segment_numbers(shard_path), lost_numbers(shard_path)
+    report.losses = len(told)
+    for number in damaged_numbers(shard_path):
+        found(Fault.LOST, number, 0, _loss(shard_path, number))
+    for missing in _missing(numbers, end):
+        if missing not in told:
+            found(Fault.MISSING_SEGMENT, missing, 0, "not there")
     for number in numbers:
         row = end_bytes = 0
         with Segment(segment_path(shard_path, number)) as segment:
@@ -104,6 +128,23 @@ def _verified(folder: Path, shard: int, order: _Order) -> ShardReport:
         report.rows += row
         report.size_bytes += end_bytes
     return report
+
+
+def _missing(numbers: list[int], end: Position) -> list[int]:
+    """The segments that are not there but should be. The oldest ones may have been removed; the newest never is."""
+    if end is _EVERYTHING:
+        expected = range(numbers[0], numbers[-1]) if numbers else range(0)
+    elif numbers:
+        expected = range(numbers[0], end.segment + 1)
+    else:
+        expected = range(end.segment, end.segment + (end > FIRST))
+    return sorted(set(expected) - set(numbers))
+
+
+def _loss(shard_path: Path, number: int) -> str:
+    path = lost_path(shard_path, number)
+    text = path.read_text(errors="replace").strip() if path.exists() else "set aside, and not told in the log yet"
+    return f"{text} (take {damaged_path(shard_path, number).name} away to say that you know)"
 
 
 @dataclass(slots=True)
@@ -135,7 +176,7 @@ class _Order:
             index += len(batch)
 
     def _agent_batch(self, row: Row) -> tuple[str, int, int] | None:
-        return None if row.kind in self._own_kinds else (row.agent, row.nonce, row.seq)
+        return None if row.kind in self._own_kinds or row.agent == NOBODY else (row.agent, row.nonce, row.seq)
 
     def _batch_faults(self, batch: list[Row]) -> Iterator[tuple[Fault, str]]:
         _, agent, nonce, seq, _ = batch[0]

@@ -7,14 +7,18 @@ the owner has appended is in the log.
 
 A commit is one record batch, so it is there wholly or not at all. It is made in place behind the last commit and may
 therefore be tried again, however it failed: what a failed one left behind is cut off or overwritten, never trusted.
+
+Rows that readers may have seen can be damaged later. The last segment is then cut before the first of them, although
+sound commits may follow: those rest on what the damaged one told (names of streams, plans), and readers count rows. The
+file is set aside as it was found, and `Repair` says what the owner has to tell in the log.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
-import shutil
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -26,13 +30,17 @@ from types import TracebackType
 from collector.log.errors import LogDamaged, LogError, LogUnwritable, ShardInUse, TooMuchHeld
 from collector.log.layout import (
     create_file,
+    damaged_numbers,
     damaged_path,
+    is_open_as,
+    lost_numbers,
+    lost_path,
     segment_numbers,
     segment_path,
     shard_folder,
     sync_folder,
 )
-from collector.log.position import PublishedPosition
+from collector.log.position import PublishedPosition, position_path
 from collector.log.row import FIRST, Position, Row, check_of
 from collector.log.segment import HEADER, OtherSchema, Segment, encoded
 
@@ -54,6 +62,10 @@ class Repair:
     """Behind the last whole record batch, as a rule of a commit that did not come to its end."""
     lost_from: Position | None = None
     """Rows from here on had been published and could not be read any more; the file is kept as it was found."""
+    lost: tuple[int, ...] = ()
+    """The segments that they were in."""
+    loss: str = ""
+    """All that in words, for whoever reads the log."""
 
 
 @dataclass(slots=True)
@@ -105,9 +117,12 @@ class ShardWriter:
         with ExitStack() as opened:
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                opened.callback(_unlock, _locked(self._folder / "lock", shard))
+                self._lock = _locked(self._folder / "lock", shard)
+                opened.callback(_unlock, self._lock)
                 self._published = opened.enter_context(closing(PublishedPosition(self._folder)))
-                self._extent, self.repair = _repaired(self._folder, self._published.position)
+                self._extent, self.repair = _repaired(self._folder, self._published.found)
+                self.is_new = self._extent.number == 0 and self._published.position == FIRST
+                """Nothing was ever logged here, or everything is gone."""
                 self._tail_end = self._extent.end
                 sync_folder(folder)
                 sync_folder(self._folder)
@@ -143,17 +158,25 @@ class ShardWriter:
                 for frame in takewhile(lambda frame: frame.end_row <= rows, segment.frames()):
                     yield from segment.rows(frame)
 
-    def begin(self, snapshot: Snapshot) -> Position:
+    def begin(self, snapshot: Snapshot, told: Sequence[Row] = ()) -> Position:
         """Start a segment. `snapshot` is called now and whenever a segment starts, always between commits: its rows
-        stand for everything that was appended until then, so that a successor needs no older segment."""
+        stand for everything that was appended until then, so that a successor needs no older segment.
+
+        `told` is what the owner says of a loss that `repair` has found: it comes with the snapshot or, should that
+        fail, the next opening finds the loss again.
+        """
         rows = snapshot()
         try:
-            if self._stands_already(rows):
+            if not told and self._stands_already(rows):
                 self._go_on(os.open(segment_path(self._folder, self._extent.number), os.O_RDWR | os.O_CLOEXEC))
             else:
-                self._start_segment(rows)
+                self._start_segment([*rows, *told])
+            for number in self.repair.lost:
+                create_file(lost_path(self._folder, number), f"{self.repair.loss}\n".encode())
         except OSError as error:
             raise self._unwritable(error) from error
+        if self.repair.lost:
+            log.error("published rows cannot be read any more shard=%d loss=%s", self.shard, self.repair.loss)
         self._snapshot = snapshot
         return self.position
 
@@ -174,18 +197,21 @@ class ShardWriter:
     def commit(self) -> Position:
         """Make all that was appended durable, then let readers see it.
 
-        LogUnwritable: the log is as it was, the rows are still held; commit again later, or roll back.
+        LogUnwritable: the log is as it was, the rows are still held; commit again later, or roll back. Without any rows
+        it says that what was committed is still there.
         """
-        if self._held:
-            extent = self._extent
-            content = encoded(self._held, self._checks, self._compression)
-            try:
+        extent = self._extent
+        content = encoded(self._held, self._checks, self._compression) if self._held else b""
+        try:
+            if content:
                 self._write(content)
-                self._published.publish(Position(extent.number, extent.rows + len(self._held)))
-            except OSError as error:
-                with suppress(OSError):  # if this fails too, the next commit does it first
-                    self._cut_back()
-                raise self._unwritable(error) from error
+            self._check_place()
+            self._published.publish(Position(extent.number, extent.rows + len(self._held)))
+        except OSError as error:
+            with suppress(OSError):  # if this fails too, the next commit does it first
+                self._cut_back()
+            raise self._unwritable(error) from error
+        if content:
             self._is_dirty = False
             extent.add(len(self._held), extent.end_bytes + len(content))
             self.rollback()
@@ -219,7 +245,7 @@ class ShardWriter:
             self._cannot_roll = True
 
     def _start_segment(self, snapshot: Sequence[Row]) -> None:
-        extent = _Extent(self._extent.number + 1)
+        extent = _Extent(max(self._extent.number, *self.repair.lost, 0) + 1)
         if self.position > extent.end:  # readers have been in a segment of that number, which is lost
             extent.number = self.position.segment + 1
         path = segment_path(self._folder, extent.number)
@@ -265,6 +291,19 @@ class ShardWriter:
             offset, rest = offset + written, rest[written:]
         os.fdatasync(self._handle)
 
+    def _check_place(self) -> None:
+        """What goes into a file that was deleted or moved is read by nobody, though the disk takes it."""
+        if self._handle < 0:
+            return
+        for path, handle in (
+            (segment_path(self._folder, self._extent.number), self._handle),
+            (position_path(self._folder), self._published.handle),
+            (self._folder / "lock", self._lock),
+        ):
+            if not is_open_as(path, handle):
+                why = f"{path.name} was deleted or moved while in use: put it back, or start the translator anew"
+                raise FileNotFoundError(errno.ENOENT, why)
+
     def _cut_back(self) -> None:
         """Drop what a failed commit left behind the last one."""
         if self._is_dirty:
@@ -297,21 +336,25 @@ def _unlock(handle: int) -> None:
     os.close(handle)
 
 
-def _repaired(shard: Path, published: Position) -> tuple[_Extent, Repair]:
-    """The last segment that a writer has begun, cut to its sound part; younger ones that none has are removed."""
+def _repaired(shard: Path, published: Position | None) -> tuple[_Extent, Repair]:
+    """The last segment that a writer has begun, cut to its sound part; younger ones that none has are removed.
+
+    Without a position nobody knows what readers have seen: then all that cannot be read may have been.
+    """
     for unfinished in shard.glob("*.new"):
         unfinished.unlink()
     cut_bytes = 0
     last = _Extent(0)
     numbers = segment_numbers(shard)
+    oldest = numbers[0] if numbers else (published or FIRST).segment
     while numbers:
         last = _Extent(numbers.pop())
         path = segment_path(shard, last.number)
         _measure(path, last)
         excess_bytes = path.stat().st_size - last.end_bytes
-        if excess_bytes and last.end < published:
-            shutil.copyfile(path, damaged_path(shard, last.number))
-        if last.batches == 0 or (last.batches == 1 and published.segment < last.number and numbers):
+        if excess_bytes and (published is None or last.end < published):
+            _set_aside(shard, last.number)
+        if last.batches == 0 or (last.batches == 1 and (published or FIRST).segment < last.number and numbers):
             path.unlink()
             cut_bytes += excess_bytes
             last = _Extent(0)
@@ -321,12 +364,36 @@ def _repaired(shard: Path, published: Position) -> tuple[_Extent, Repair]:
             handle.truncate(last.end_bytes)
             os.fsync(handle.fileno())  # a killed writer may have written a whole commit without syncing it
         break
-    if cut_bytes:
-        log.warning("cut what a crash left shard=%s segment=%d bytes=%d", shard.name, last.number, cut_bytes)
-    if published <= max(last.end, FIRST):
+    if published is not None and published > max(last.end, FIRST):
+        is_short = published.segment == last.number
+        for number in range(last.number if is_short else max(last.number + 1, oldest), published.segment + 1):
+            _set_aside(shard, number)
+    lost = tuple(sorted(set(damaged_numbers(shard)) - set(lost_numbers(shard))))
+    if not lost:
+        if cut_bytes:
+            log.warning("cut what a crash left shard=%s segment=%d bytes=%d", shard.name, last.number, cut_bytes)
         return last, Repair(cut_bytes)
-    log.error("published rows cannot be read any more shard=%s from=%s until=%s", shard.name, last.end, published)
-    return last, Repair(cut_bytes, lost_from=last.end)
+    what = f"what followed {_at(last.end)}" if last.number else "everything"
+    until = "" if published is None else f", up to {_at(published)},"
+    files = ", ".join(_kept(shard, number) for number in lost)
+    loss = f"the log was damaged: {what}{until} could not be read any more and was cut; kept as found: {files}"
+    return last, Repair(cut_bytes, last.end, lost, loss)
+
+
+def _at(position: Position) -> str:
+    return f"row {position.row} of segment {position.segment}"
+
+
+def _kept(shard: Path, number: int) -> str:
+    path = damaged_path(shard, number)
+    return f"{shard.name}/{path.name}" + ("" if path.stat().st_size else " (empty, as the segment was not there)")
+
+
+def _set_aside(shard: Path, number: int) -> None:
+    """Keep a segment as it was found the first time, for whoever can still make something of it."""
+    kept, path = damaged_path(shard, number), segment_path(shard, number)
+    if not kept.exists():
+        create_file(kept, path.read_bytes() if path.exists() else b"")
 
 
 def _measure(path: Path, extent: _Extent) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
+
+import pytest
 
 from broker.bridge import Bridge
 from broker.journal import Journal, SqliteJournal
 from broker.mqtt_connection import Broker
 from broker.outputs import MqttPublish
 from tests.support.machine import Machine
+from threadline.lab import free_port
 
 PACKET_ID_NOT_FOUND = 0x92
 
@@ -47,3 +51,30 @@ def test_message_ids_of_a_session_the_broker_has_forgotten_are_forgotten_for_goo
     journal.commit()
     assert journal.received() == {}
     journal.close()
+
+
+def test_that_the_broker_is_away_is_told_once_until_that_changes(caplog: pytest.LogCaptureFixture) -> None:
+    port = free_port()
+    where = f"broker=127.0.0.1:{port}"
+
+    def told() -> list[str]:
+        return [
+            each.getMessage() for each in caplog.records if "mqtt " in each.getMessage() and each.levelno > logging.INFO
+        ]
+
+    async def try_for(between: Bridge, seconds: float) -> None:
+        between.start()
+        await asyncio.sleep(seconds)
+        await between.stop()
+
+    between = Bridge(Machine().gateway, Broker("127.0.0.1", port), Journal(), lambda: None)
+    asyncio.run(try_for(between, 0.8))
+    assert len(told()) == 1, told()
+    assert told()[0].startswith(f"mqtt unreachable {where} error=")
+    between._trouble(f"mqtt silent {where}")
+    between._trouble(f"mqtt silent {where}")
+    assert len(told()) == 2
+    between._uplink.is_up = between._downlink.is_up = True
+    between._both_up()
+    between._trouble(f"mqtt silent {where}")
+    assert len(told()) == 3

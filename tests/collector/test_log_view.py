@@ -9,6 +9,7 @@ import pytest
 
 from collector.log import LogReader, Position, Row, remove_segments
 from collector.log_view import check, entries, gap_of, lines
+from collector.shard_log import ShardLog
 from protocol.records import Assertion, Declared, Delivery, End, Gap, Origin, OriginKind, Progress, SourcePayload
 from protocol.wire.sections import Kind
 from tests.collector.agents import SHARD, FakeAgent, Shard, event
@@ -95,15 +96,41 @@ def test_what_is_no_log_and_no_kind_is_refused(shard: Shard, tmp_path: Path) -> 
 
 def test_a_sound_log_is_called_sound(shard: Shard) -> None:
     filled(shard)
-    (summary,) = check(shard.folder)
+    for number in (0, 1, 7):
+        ShardLog(shard.folder, number, shard.registry, shard.quarantine).close()
+    summary, empty, total = check(shard.folder)
     assert summary[0].startswith(f"shard {SHARD}: 1 segments, 3 commits, ")
     assert summary[0].endswith(": sound")
-    assert summary[1] is False
+    assert empty == ("nothing in shards 0-1,7", False)
+    assert total[0].startswith("4 shards, ")
+    assert total[0].endswith(" bytes: sound")
+    assert (summary[1], total[1]) == (False, False)
+
+
+def test_a_log_without_its_registry_is_no_sound_log(shard: Shard) -> None:
+    filled(shard)
+    (shard.folder / "registry.db").unlink()
+    (missing, is_fault), *_, (total, _) = check(shard.folder)
+    assert "registry.db is not there, though there are segments" in missing
+    assert is_fault
+    assert total.endswith(": 1 faults")
+    events = [json.loads(line) for line in lines(shard.folder, OTHER.name, ["event"], None)]
+    assert [line["epoch"] for line in events] == [None], "what the log does not tell either"
+
+
+def test_two_starts_of_an_agent_can_be_told_apart(shard: Shard) -> None:
+    first, second, reflashed = FakeAgent(nonce=70, epoch=1), FakeAgent(nonce=5, epoch=2), FakeAgent(nonce=6, epoch=2)
+    for agent in (first, second, reflashed):
+        shard.take(agent, agent.framed(0))
+    shown = [json.loads(line) for line in lines(shard.folder, None, ["event"], None)]
+    assert [line["epoch"] for line in shown] == [1, 2, 3]
+    shard.reopen()
+    assert [entry.epoch for entry in entries(shard.folder, [Kind.EVENT])] == [1, 2, 3]
 
 
 def test_a_hole_is_a_fault_unless_a_gap_names_it(shard: Shard) -> None:
     shard.take(AGENT, AGENT.framed(0), AGENT.framed(4, oldest=True))
-    assert [fault for _, fault in check(shard.folder)] == [False]
+    assert not any(fault for _, fault in check(shard.folder))
     shard.log._writer.append([row for row in _rows(shard) if row.kind == Kind.EVENT][-1:])
     shard.log._writer.append([_rows(shard)[-1]._replace(seq=9)])
     shard.log.commit()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sqlite3
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -12,13 +13,17 @@ from pathlib import Path
 
 import pytest
 
+import collector.registry
 from collector.registry import (
     MOST_STREAMS,
+    ClosedEpoch,
     Epoch,
     Registry,
     RegistryDamaged,
     RegistryFull,
+    RegistryMissing,
     RegistryUnavailable,
+    RegistryView,
     StreamName,
     StreamNumber,
 )
@@ -189,8 +194,83 @@ def test_a_file_that_is_no_registry_is_told(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(RegistryUnavailable, match="registry"):
+    with pytest.raises(RegistryUnavailable, match=r"the folder .*/file cannot be made: File exists"):
         Registry(tmp_path / "file" / "registry.db")
+
+
+def test_a_path_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "registry.db").mkdir()
+    begun = time.monotonic()
+    with pytest.raises(RegistryUnavailable, match=r"registry\.db: cannot be opened for writing"):
+        Registry(tmp_path / "registry.db")
+    assert time.monotonic() - begun < 5
+
+
+def test_a_registry_that_is_gone_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "registry.db"
+    with pytest.raises(RegistryMissing, match=r"is not there, though .* Put it back from a copy, or begin a new log"):
+        Registry(path, may_create=False)
+    assert not path.exists()
+    path.touch()
+    with pytest.raises(RegistryMissing, match="is empty, though"):
+        Registry(path, may_create=False)
+    path.unlink()
+    Registry(path).close()
+    Registry(path, may_create=False).close()
+
+
+def test_no_number_is_given_by_a_registry_that_was_taken_away(tmp_path: Path) -> None:
+    path = tmp_path / "registry.db"
+    registry = Registry(path)
+    registry.number_of(stream("a"))
+    path.rename(tmp_path / "elsewhere")
+    for _ in range(2):
+        with pytest.raises(RegistryUnavailable, match="deleted or moved while in use"):
+            registry.number_of(stream("b"))
+        path.touch()  # another file in its place is no better
+    (tmp_path / "elsewhere").rename(path)
+    assert registry.number_of(stream("b")) == (2, True)
+    registry.close()
+
+
+# What is kept in memory
+
+
+def test_memory_is_bounded_and_answers_stay_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector.registry, "MOST_NUMBERS_KEPT", 10)
+    monkeypatch.setattr(collector.registry, "MOST_EPOCHS_KEPT", 3)
+    registry = Registry(tmp_path / "registry.db")
+    registry._db.execute("PRAGMA synchronous=OFF")
+    streams = [stream(f"s-{number}") for number in range(40)]
+    first = registry.numbers_of(streams)
+    for each in streams:
+        registry.epoch_of(each.name, 1, 7)
+        registry.number_of(streams[0])
+    assert (len(registry._numbers), len(registry._epochs)) == (10, 3)
+    assert registry._numbers.get(("car-7", NONCE, "s-0")) == 1, "what is asked for often stays"
+    again = registry.numbers_of(streams)
+    assert {each: number for each, (number, _) in again.items()} == {
+        each: number for each, (number, _) in first.items()
+    }
+    assert not any(is_new for _, is_new in again.values())
+    assert {registry.epoch_of(each.name, 1, 0) for each in streams} == {Epoch(7, False)}
+    registry.close()
+
+
+def test_what_people_want_to_know_is_read_while_others_write(tmp_path: Path) -> None:
+    path = tmp_path / "a folder?#%" / "registry.db"
+    view = RegistryView(path)
+    assert (view.epoch_of("car-7", NONCE), view.agents()) == (None, [])
+    view.close()
+    registry = Registry(path)
+    registry.epoch_of("car-7", NONCE, 3)
+    view = RegistryView(path)
+    assert (view.epoch_of("car-7", NONCE), view.epoch_of("car-7", 1), view.agents()) == (3, None, ["car-7"])
+    registry.close_epochs([ClosedEpoch("car-7", NONCE, 3, 99), ClosedEpoch("car-8", 1, 4, 5)])
+    assert sorted(view.agents()) == sorted(registry.agents()) == ["car-7", "car-8"]
+    assert (registry.closed_epoch("car-7", NONCE), registry.closed_epoch("car-8", 1)) == ((3, 99), (4, 5))
+    view.close()
+    registry.close()
 
 
 # Several at once

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,13 +14,15 @@ import pytest
 
 import collector.shard_log
 from collector.epochs import MOST_OWN_STREAMS, NEVER_CAME
-from collector.log import LogReader, LogUnwritable, Position, Row, ShardInUse
+from collector.log import NOBODY, LogReader, LogUnwritable, Position, Row, ShardInUse, ShardWriter
+from collector.log.segment import Segment
 from collector.log_view import check
 from collector.registry import RegistryUnavailable
 from collector.shard_log import CODECS, GIVEN_UP, MOST_STREAMS, NO_NEWS, ShardLog
 from protocol.chunks import read_deliveries, read_payloads, read_progress, read_sources
 from protocol.ids import StreamId
 from protocol.records import Assertion, Declared, Delivery, End, Gap, Lost, Origin, OriginKind, Progress, SourcePayload
+from protocol.topics import shard_of
 from protocol.wire.batch import Header, frame
 from protocol.wire.compression import Codec
 from protocol.wire.sections import Kind
@@ -465,6 +468,61 @@ def test_a_flood_of_names_is_refused(shard: Shard, monkeypatch: pytest.MonkeyPat
     assert shard.take(AGENT, AGENT.framed(0))[1].next_seq == 1
 
 
+def ended(number: int) -> FakeAgent:
+    return FakeAgent(f"done-{number:02d}", nonce=50 + number)
+
+
+def test_agents_that_have_ended_make_room_for_new_ones(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector.shard_log, "MOST_AGENTS", 10)
+    monkeypatch.setattr(collector.shard_log, "_ROOM_FOR", 3)
+    shard.take(AGENT, AGENT.framed(0))
+    for number in range(30):
+        shard.now += 1
+        agent = ended(number)
+        assert shard.take(agent, agent.framed(0), agent.framed(1, End(5)))[agent.nonce].next_seq == 2
+    assert shard.log.agents <= 10
+    assert shard.log.counters.refused_agents == 0
+    assert shard.take(AGENT, AGENT.framed(1))[1].next_seq == 2, "who may still have something to say stays"
+    for _ in range(2):
+        for number in range(30):  # also those that were forgotten: their copies are no news
+            agent = ended(number)
+            assert shard.take(agent, agent.framed(0), agent.framed(1, End(5)))[agent.nonce].next_seq == 2
+        shard.reopen()
+    assert len(shard.entries(Kind.EVENT)) == 32
+    assert findings(shard) == []
+
+
+def test_a_retired_agent_that_was_forgotten_may_return(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(collector.shard_log, "MOST_AGENTS", 2)
+    other, third = FakeAgent("valve-1", 9), FakeAgent("valve-2", 10)
+    shard.take(AGENT, AGENT.framed(0))
+    shard.now += 100_000
+    shard.log.retire()
+    shard.take(other, other.framed(0))
+    shard.take(third, third.framed(0))
+    assert shard.log.agents == 2
+    shard.now += 100_000
+    shard.log.retire()
+    assert shard.take(AGENT, AGENT.framed(0), AGENT.framed(1))[1].next_seq == 2
+    assert shard.events() == [0, 1]
+    assert "two devices" not in caplog.text
+    assert findings(shard) == []
+
+
+def test_that_there_is_no_room_is_told_at_once_and_then_once_a_minute(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(collector.shard_log, "MOST_AGENTS", 1)
+    shard.take(AGENT, AGENT.framed(0))
+    for second in range(130):
+        shard.now += 1
+        shard.log.take("valve-1", FakeAgent("valve-1").framed(0))
+        assert caplog.text.count("no room for more agents shard=5 most=1 agent=valve-1") == 1 + second // 60
+    assert shard.log.counters.refused_agents == 130
+
+
 def test_what_waits_for_a_silent_agent_is_forgotten(shard: Shard) -> None:
     shard.take(AGENT, AGENT.framed(0), AGENT.framed(2))
     shard.now += 60
@@ -515,7 +573,7 @@ def test_epochs_stay_in_memory_while_the_registry_takes_nothing(shard: Shard, mo
         raise RegistryUnavailable("the disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(shard.registry, "close_epoch", unavailable)
+        patched.setattr(shard.registry, "close_epochs", unavailable)
         for agent in agents:
             shard.take(agent, agent.framed(0))
     shard.reopen()
@@ -635,3 +693,83 @@ def test_silence_is_not_counted_while_nobody_listened(tmp_path: Path) -> None:
     shard.log.retire()
     assert not shard.log.idle
     shard.close()
+
+
+# Damage
+
+
+def damage(shard: Shard, at: int) -> Path:
+    """Make the commit of the segment unreadable, the first is the snapshot."""
+    shard.log.close()
+    (path,) = (shard.folder / "shard-05").glob("*.arrows")
+    with Segment(path) as segment:
+        frame = list(segment.frames())[at]
+    content = bytearray(path.read_bytes())
+    content[frame.end - 20] ^= 0x55
+    path.write_bytes(content)
+    return path
+
+
+def test_what_damage_has_cost_has_a_name_in_the_log(shard: Shard) -> None:
+    other = FakeAgent("valve-1", 9)
+    shard.take(AGENT, AGENT.framed(0))
+    shard.take(other, other.framed(0))
+    for seq in range(1, 4):
+        shard.take(AGENT, AGENT.framed(seq))
+    path = damage(shard, 4)
+    found = path.read_bytes()
+    shard.open()
+    assert path.with_suffix(".arrows.damaged").read_bytes() == found
+    (entry,) = shard.entries(Kind.GAP)
+    assert (entry.agent, entry.nonce, entry.epoch) == (NOBODY, 0, None)
+    assert "what followed row 3 of segment 1, up to row 5 of segment 1," in entry.record.reason
+    assert "shard-05/000000000001.arrows.damaged" in entry.record.reason
+    (fault,) = findings(shard)
+    assert entry.record.reason in fault
+
+    # Of batches that were acknowledged once, the agent has none left.
+    assert shard.take(AGENT, AGENT.framed(4, oldest=True))[1].next_seq == 5
+    assert shard.take(other, other.framed(1))[9].next_seq == 2
+    assert shard.records(Kind.GAP)[1:] == [Gap(NEVER_CAME, 1, 1, (2, 3))]
+    assert shard.events() == [0, 1, 4]
+    for _ in range(2):
+        shard.reopen()
+    assert len(shard.entries(Kind.GAP)) == 2, "it is told once"
+    assert len(findings(shard)) == 1
+    path.with_suffix(".arrows.damaged").unlink()
+    assert findings(shard) == []
+    assert shard.take(AGENT, AGENT.framed(5))[1].next_seq == 6
+    assert len(shard.entries(Kind.GAP)) == 2
+
+
+def test_a_loss_that_could_not_be_told_is_told_by_the_next_opening(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seq in range(3):
+        shard.take(AGENT, AGENT.framed(seq))
+    damage(shard, 2)
+
+    def unavailable(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched, pytest.raises(LogUnwritable):
+        patched.setattr(ShardWriter, "_start_segment", unavailable)
+        shard.open()
+    shard.open()
+    assert len(shard.entries(Kind.GAP)) == 1
+
+
+def test_a_shard_that_is_gone_though_its_agents_are_known_is_told(tmp_path: Path) -> None:
+    agent = next(each for each in map(FakeAgent, "abcdefghijklmnopqrstuvwxyz") if shard_of(each.name) == SHARD)
+    shard = Shard(tmp_path / "log")
+    shard.take(agent, agent.framed(0))
+    shard.log.close()
+    shutil.rmtree(shard.folder / "shard-05")
+    assert findings(shard) == [f"{shard.folder} has no shard, though the registry knows of agents"]
+    for _ in range(2):
+        shard.open()
+        assert [gap.reason for gap in shard.records(Kind.GAP)] == [
+            "the log was damaged: the whole shard was gone, though agents of it are known"
+        ]
+        shard.log.close()
+    shard.registry.close()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ import pytest
 
 import collector.translator
 from collector.log_view import check, entries
-from collector.registry import RegistryUnavailable
+from collector.registry import RegistryMissing, RegistryUnavailable
 from collector.translator import Translator, TranslatorOptions, parse_shards
 from protocol.records import SourcePayload
 from protocol.topics import SHARDS, down_topic, shard_of, up_topic
@@ -76,9 +77,9 @@ assert SHARD != OTHER_SHARD
 @pytest.fixture
 def translator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Translator]:
     monkeypatch.setattr(collector.translator, "_TROUBLE_S", 0.0)
-    made = Translator(TranslatorOptions(("127.0.0.1", 1), tmp_path, [SHARD, OTHER_SHARD]))
+    made = Translator(TranslatorOptions(("127.0.0.1", 1), tmp_path / "log", [SHARD, OTHER_SHARD]))
     for shard in (SHARD, OTHER_SHARD):
-        assert made._open(shard, "") is None
+        assert made._open(shard) is None
     yield made
     made._end()
 
@@ -112,6 +113,48 @@ def test_a_shard_that_cannot_be_written_does_not_stop_the_others(
     assert answers(translator, (AGENT, 1)) == {AGENT.name: 2}
 
 
+@pytest.mark.parametrize("gone", ["", f"shard-{SHARD:02d}"])
+def test_nothing_is_acknowledged_into_a_log_that_was_deleted(
+    translator: Translator, tmp_path: Path, caplog: pytest.LogCaptureFixture, gone: str
+) -> None:
+    assert answers(translator, (AGENT, 0), (OTHER, 0)) == {AGENT.name: 1, OTHER.name: 1}
+    shutil.rmtree(tmp_path / "log" / gone)
+    found: dict[str, int] = {}
+    for seq in (1, 0, 0):  # a copy of what was logged is not acknowledged either
+        found |= answers(translator, (AGENT, seq), (OTHER, seq))
+    assert AGENT.name not in found
+    assert translator.totals()["shards_in_trouble"] == (2 if gone == "" else 1)
+    assert caplog.text.count(f"the log cannot be written shard={SHARD} error=") == 1
+    assert "000000000001.arrows was deleted or moved while in use" in caplog.text
+    assert (OTHER.name in found) == (gone != "")
+
+
+def test_what_is_wrong_is_told_whenever_it_changes(
+    translator: Translator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", full)
+        for _ in range(3):
+            assert answers(translator, (AGENT, 0)) == {}
+    shutil.rmtree(tmp_path / "log" / f"shard-{SHARD:02d}")
+    for _ in range(3):
+        assert answers(translator, (AGENT, 0)) == {}
+    told = [record.getMessage() for record in caplog.records if "cannot be written" in record.getMessage()]
+    assert len(told) == 2
+    assert "No space left" in told[0]
+    assert "was deleted or moved" in told[1]
+
+
+def test_a_log_whose_registry_is_gone_is_not_written(translator: Translator, tmp_path: Path) -> None:
+    answers(translator, (AGENT, 0))
+    (tmp_path / "log" / "registry.db").unlink()
+    with pytest.raises(RegistryMissing, match="Put it back from a copy"):
+        Translator(TranslatorOptions(("127.0.0.1", 1), tmp_path / "log", [SHARD]))
+
+
 def test_without_the_registry_batches_wait(
     translator: Translator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -121,8 +164,10 @@ def test_without_the_registry_batches_wait(
     batch = (AGENT.name, AGENT.framed(0, SourcePayload(AGENT.stream("s"), 0, 0, 0)))
     with monkeypatch.context() as patched:
         patched.setattr(translator._registry, "numbers_of", unavailable)
-        assert [answer.next_seq for _, answer in translator._work([batch], [], 0.0)] == [0]
-    assert "a batch must wait" in caplog.text
+        for _ in range(3):
+            assert [answer.next_seq for _, answer in translator._work([batch], [], 0.0)] == [0]
+    assert caplog.text.count("batches must wait") == 1
+    assert translator.totals()["must_wait"] == 3
     assert [answer.next_seq for _, answer in translator._work([batch], [], 0.0)] == [1]
 
 
@@ -264,7 +309,9 @@ def test_translators_split_the_shards_and_a_successor_waits(mosquitto: Mosquitto
         for agent in (low, high):
             wait_until(agents.heard(agent, 2), f"{agent.name} to be acknowledged")
         assert [each.metric("batches_total") for each in (first, second, successor)] == [2, 2, 0]
-        assert f"process {first.pid} on {socket.gethostname()}" in successor.output()
+        waiting = [line for line in successor.output().splitlines() if "waiting for a shard" in line]
+        assert len(waiting) == 1
+        assert waiting[0].endswith(f"shards=0-7 written_by=process {first.pid} on {socket.gethostname()}")
 
         first.kill()
         agents.forget()

@@ -58,3 +58,11 @@ def test_a_reader_never_sees_a_mixture(tmp_path: Path) -> None:
     assert len(seen) > 10
     assert all(segment == row for segment, row in seen)
     assert seen == sorted(seen)
+
+
+def test_segments_without_a_position_are_damage(tmp_path: Path) -> None:
+    (tmp_path / "000000000001.arrows").touch()
+    with pytest.raises(LogDamaged, match="position: not there, though there are segments"):
+        published(tmp_path)
+    PublishedPosition(tmp_path).close()
+    assert published(tmp_path) == FIRST

@@ -199,7 +199,9 @@ def test_rows_that_readers_have_seen_and_that_cannot_be_read_any_more_are_lost_l
     content[ends[2] + 500] ^= 1
     path.write_bytes(content)
     repair, tail = reopened(tmp_path)
-    assert repair == Repair(len(content) - ends[2], lost_from=Position(1, 4))
+    assert (repair.cut_bytes, repair.lost_from, repair.lost) == (len(content) - ends[2], Position(1, 4), (1,))
+    assert "what followed row 4 of segment 1, up to row 8 of segment 1," in repair.loss
+    assert repair.loss.endswith("kept as found: shard-05/000000000001.arrows.damaged")
     assert tail == batch("a", 0) + batch("a", 1)
     assert path.with_suffix(".arrows.damaged").read_bytes() == content
     assert "published rows cannot be read any more" in caplog.text
@@ -215,12 +217,96 @@ def test_a_segment_that_readers_have_seen_and_that_is_wholly_lost_leaves_its_num
     end = log_batches(tmp_path, "a", range(2, 4))
     segments(tmp_path)[1].write_bytes(b"gone")
     repair, tail = reopened(tmp_path)
-    assert repair == Repair(4, lost_from=Position(1, 4))
+    assert (repair.cut_bytes, repair.lost_from, repair.lost) == (4, Position(1, 4), (2,))
     assert tail == batch("a", 0) + batch("a", 1)
     reader = LogReader(tmp_path)
     assert reader.end(SHARD) == Position(3, 1) > end
     assert list(reader.rows(SHARD, FIRST, reader.end(SHARD))) == [*tail, SNAPSHOT_ROW]
     assert list(reader.rows(SHARD, end, reader.end(SHARD))) == [SNAPSHOT_ROW]
+
+
+TOLD = Row(9, "", 0, 0, b"rows are lost")
+
+
+def damaged(folder: Path) -> Position:
+    """Four batches, of which the third cannot be read any more. Returns where they ended."""
+    end = log_batches(folder, "a", range(4))
+    path = segments(folder)[0]
+    content = bytearray(path.read_bytes())
+    content[frame_ends(path)[2] + 500] ^= 1
+    path.write_bytes(content)
+    return end
+
+
+def test_a_loss_is_told_with_the_first_snapshot_after_it_and_once(tmp_path: Path) -> None:
+    damaged(tmp_path)
+    for _ in range(2):  # an opening that does not come to its snapshot has told nothing
+        with ShardWriter(tmp_path, SHARD) as writer:
+            assert writer.repair.lost == (1,)
+    with ShardWriter(tmp_path, SHARD) as writer:
+        writer.begin(lambda: [SNAPSHOT_ROW], [TOLD])
+    reader = LogReader(tmp_path)
+    assert list(reader.rows(SHARD, Position(2, 0), reader.end(SHARD))) == [SNAPSHOT_ROW, TOLD]
+    assert reopened(tmp_path)[0] == Repair()
+
+
+def test_who_takes_away_what_was_set_aside_does_not_stop_the_readers(tmp_path: Path) -> None:
+    end = damaged(tmp_path)
+    reopened(tmp_path)
+    log_batches(tmp_path, "a", [4])
+    segments(tmp_path)[1].write_bytes(b"gone as well")
+    reopened(tmp_path)
+    set_aside = sorted((tmp_path / "shard-05").glob("*.damaged"))
+    assert len(set_aside) == 2
+    for path in set_aside:
+        path.unlink()
+    reader = LogReader(tmp_path)
+    assert list(reader.rows(SHARD, FIRST, end)) == batch("a", 0) + batch("a", 1)
+    assert list(reader.rows(SHARD, FIRST, reader.end(SHARD)))[:4] == batch("a", 0) + batch("a", 1)
+    assert reopened(tmp_path)[0] == Repair()
+
+
+def test_the_first_find_is_kept(tmp_path: Path) -> None:
+    damaged(tmp_path)
+    found = segments(tmp_path)[0].read_bytes()
+    ShardWriter(tmp_path, SHARD).close()
+    ShardWriter(tmp_path, SHARD).close()
+    assert segments(tmp_path)[0].with_suffix(".arrows.damaged").read_bytes() == found
+
+
+@pytest.mark.parametrize("content", [None, b"rubbish"])
+def test_without_a_position_all_that_cannot_be_read_may_have_been_seen(tmp_path: Path, content: bytes | None) -> None:
+    damaged(tmp_path)
+    path = position_path(tmp_path / "shard-05")
+    path.unlink() if content is None else path.write_bytes(content)
+    with ShardWriter(tmp_path, SHARD) as writer:
+        assert writer.repair.lost == (1,)
+    repair, tail = reopened(tmp_path)
+    assert (repair.lost, tail) == ((1,), batch("a", 0) + batch("a", 1))
+    assert LogReader(tmp_path).end(SHARD) == Position(2, 1)
+
+
+def test_a_wholly_lost_segment_without_a_position_leaves_its_number_free(tmp_path: Path) -> None:
+    log_batches(tmp_path, "a", range(2))
+    log_batches(tmp_path, "a", range(2, 4))
+    segments(tmp_path)[1].write_bytes(b"gone")
+    position_path(tmp_path / "shard-05").unlink()
+    assert reopened(tmp_path)[0].lost == (2,)
+    assert [path.name for path in segments(tmp_path)] == ["000000000001.arrows", "000000000003.arrows"]
+
+
+def test_segments_that_are_all_gone_are_a_loss(tmp_path: Path) -> None:
+    log_batches(tmp_path, "a", range(2))
+    end = log_batches(tmp_path, "a", range(2, 4))
+    for path in segments(tmp_path):
+        path.unlink()
+    repair, tail = reopened(tmp_path)
+    assert (repair.lost, tail) == ((2,), [])
+    assert "everything, up to row 5 of segment 2," in repair.loss
+    assert "000000000002.arrows.damaged (empty, as the segment was not there)" in repair.loss
+    reader = LogReader(tmp_path)
+    assert reader.end(SHARD) == Position(3, 0) > end
+    assert list(reader.rows(SHARD, end, reader.end(SHARD))) == []
 
 
 def test_a_segment_of_another_version_is_left_alone(tmp_path: Path) -> None:

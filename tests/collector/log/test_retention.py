@@ -59,3 +59,17 @@ def test_the_writer_goes_on_and_its_successor_finds_its_state(folder: Path) -> N
 
 def test_nothing_to_remove_where_nothing_is(tmp_path: Path) -> None:
     assert remove_segments(tmp_path, 3, Position(9, 9)) == []
+
+
+def test_what_tells_of_lost_segments_goes_with_them(tmp_path: Path) -> None:
+    for seq in range(3):
+        log_batches(tmp_path, "a", [seq])
+    segments(tmp_path)[2].write_bytes(b"gone")
+    for seq in range(2, 5):
+        log_batches(tmp_path, "a", [seq])
+    marks = [path.name for path in (tmp_path / "shard-05").glob("*.lost")]
+    assert marks == ["000000000003.lost"]
+    remove_segments(tmp_path, SHARD, Position(2, 0))
+    assert len(list((tmp_path / "shard-05").glob("*.lost"))) == 1
+    remove_segments(tmp_path, SHARD, Position(5, 0))
+    assert list((tmp_path / "shard-05").glob("*.lost")) == []

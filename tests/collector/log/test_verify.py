@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from collector.log import Fault, Position, Row, ShardReport, verify
+from collector.log import FIRST, NOBODY, Fault, Position, Row, ShardReport, ShardWriter, verify
+from collector.log.position import position_path
 from collector.log.segment import Segment, encoded
 from tests.collector.log.batches import GAP, NONCE, SHARD, SNAPSHOT, batch, log_batches, opened, segments
 
@@ -186,3 +188,44 @@ def test_a_missing_segment_is_found(tmp_path: Path) -> None:
     segments(tmp_path)[1].unlink()
     found = [(each.fault, each.at) for each in report(tmp_path).findings]
     assert found == [(Fault.MISSING_SEGMENT, Position(3, 0)), (Fault.MISSING_SEGMENT, Position(4, 0))]
+
+
+@pytest.mark.parametrize("content", [None, b"foo"])
+def test_a_shard_without_a_position_is_a_fault_and_the_others_are_read(tmp_path: Path, content: bytes | None) -> None:
+    log_batches(tmp_path, "a", range(2))
+    shutil.copytree(tmp_path / "shard-05", tmp_path / "shard-06")
+    position = position_path(tmp_path / "shard-05")
+    position.unlink() if content is None else position.write_bytes(content)
+    first, second = verify(tmp_path, own_kinds=[SNAPSHOT])
+    assert [(each.fault, each.at) for each in first.findings] == [(Fault.NO_POSITION, FIRST)]
+    assert (first.rows, second.rows, second.findings) == (4, 4, [])
+    segments(tmp_path)[0].write_bytes(segments(tmp_path)[0].read_bytes()[:-1])
+    assert [each.fault for each in report_of(tmp_path, 5).findings] == [Fault.NO_POSITION, Fault.DAMAGED]
+
+
+def report_of(folder: Path, shard: int) -> ShardReport:
+    (found,) = [each for each in verify(folder, own_kinds=[SNAPSHOT]) if each.shard == shard]
+    return found
+
+
+def test_a_shard_whose_segments_are_all_gone_is_a_fault(tmp_path: Path) -> None:
+    log_batches(tmp_path, "a", range(2))
+    segments(tmp_path)[0].unlink()
+    assert [(each.fault, each.at) for each in report(tmp_path).findings] == [(Fault.MISSING_SEGMENT, FIRST)]
+
+
+def test_a_loss_is_a_fault_until_somebody_takes_away_what_was_set_aside(tmp_path: Path) -> None:
+    log_batches(tmp_path, "a", range(2))
+    log_batches(tmp_path, "a", range(2, 4))
+    segments(tmp_path)[1].write_bytes(b"gone")
+    with ShardWriter(tmp_path, SHARD) as writer:
+        assert [each.fault for each in report(tmp_path).findings] == [Fault.LOST, Fault.MISSING_SEGMENT]
+        writer.begin(list, [Row(GAP, NOBODY, 0, 0, b"0-0"), Row(GAP, NOBODY, 0, 0, b"0-0")])
+        writer.append(batch("a", 2))
+        writer.commit()
+    (finding,) = report(tmp_path).findings
+    assert (finding.fault, finding.at.segment, report(tmp_path).losses) == (Fault.LOST, 2, 1)
+    assert "what followed row 4 of segment 1, up to row 5 of segment 2," in finding.text
+    assert finding.text.endswith("(take 000000000002.arrows.damaged away to say that you know)")
+    (tmp_path / "shard-05" / "000000000002.arrows.damaged").unlink()
+    assert (report(tmp_path).findings, report(tmp_path).losses) == ([], 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from collector.log import (
     FIRST,
     LogError,
     LogReader,
+    LogUnwritable,
     Position,
     Row,
     ShardInUse,
@@ -228,4 +230,34 @@ def test_a_child_process_has_no_part_in_the_lock(tmp_path: Path) -> None:
         child.kill()
     assert held
     assert not [path for path in held if path.is_relative_to(tmp_path)]
+    writer.close()
+
+
+# Files that are taken away
+
+
+@pytest.mark.parametrize("gone", ["000000000001.arrows", "position", "lock", ""])
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_nothing_is_committed_into_files_that_are_not_there_any_more(
+    tmp_path: Path, gone: str, is_replaced: bool
+) -> None:
+    writer, _ = opened(tmp_path)
+    writer.append(batch("a", 0))
+    end = writer.commit()
+    path, elsewhere = tmp_path / "shard-05" / gone, tmp_path / "elsewhere"
+    path.rename(elsewhere)
+    if is_replaced:
+        shutil.copytree(elsewhere, path) if path.name == "shard-05" else shutil.copy(elsewhere, path)
+    with pytest.raises(LogUnwritable, match=r"shard-05: [0-9a-z.]+ was deleted or moved while in use"):
+        writer.commit()
+    writer.append(batch("a", 1))
+    for _ in range(2):
+        with pytest.raises(LogUnwritable, match="was deleted or moved while in use"):
+            writer.commit()
+    assert (writer.position, writer.held_rows) == (end, 2)
+    if path.is_dir():
+        shutil.rmtree(path)
+    elsewhere.rename(path)
+    assert writer.commit() == Position(1, 4)
+    assert list(LogReader(tmp_path).rows(SHARD, FIRST, Position(1, 4))) == batch("a", 0) + batch("a", 1)
     writer.close()
