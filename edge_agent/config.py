@@ -28,6 +28,9 @@ _ENVIRONMENT = {
 }
 
 
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+
+
 class ConfigError(Exception):
     """A setting that cannot be used."""
 
@@ -131,5 +134,5 @@ def _typed(name: str, value: Any, default: Any) -> Any:
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
-        raise ConfigError(f"{name} is a {kind.__name__}, not {value!r}")
+        raise ConfigError(f"{name} is {_WORDS[kind]}, not {value!r}")
     return value

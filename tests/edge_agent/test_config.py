@@ -51,10 +51,10 @@ def test_the_environment_says_yes_and_no(text: str, value: bool) -> None:
         ({"window": 0}, "window is at least 1"),
         ({"qos": 3}, "qos is 0, 1 or 2"),
         ({"qos": -1}, "qos is 0, 1 or 2"),
-        ({"durable": "perhaps"}, "durable is a bool, not 'perhaps'"),
-        ({"window": "3"}, "window is a int, not '3'"),
-        ({"window": True}, "window is a int"),
-        ({"flush_s": "soon"}, "flush_s is a float"),
+        ({"durable": "perhaps"}, "durable is true or false, not 'perhaps'"),
+        ({"window": "3"}, "window is a whole number, not '3'"),
+        ({"window": True}, "window is a whole number"),
+        ({"flush_s": "soon"}, "flush_s is a number"),
     ],
 )
 def test_what_cannot_be_used_is_refused_with_a_reason(setting: dict[str, Any], complaint: str) -> None:

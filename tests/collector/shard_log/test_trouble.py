@@ -1,0 +1,255 @@
+"""Trouble with disk and registry, silence, and damage: what is told, and what a successor knows."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collector.epochs import NEVER_CAME
+from collector.log import NOBODY, LogReader, LogUnwritable, ShardWriter
+from collector.log.segment import Segment
+from collector.registry import RegistryUnavailable
+from protocol.records import Assertion, End, Gap, Lost, SourcePayload
+from protocol.topics import shard_of
+from protocol.wire.sections import Kind
+from protocol.wire.values import decode
+from tests.collector.agents import SHARD, FakeAgent, Shard, event
+from tests.collector.shard_log.views import AGENT, findings, full_disk
+
+# Trouble
+
+
+def test_without_the_registry_a_batch_waits_and_is_taken_later(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard.take(AGENT, AGENT.framed(0))
+
+    def unavailable(*_: Any) -> Any:
+        raise RegistryUnavailable("the disk is full")
+
+    payload = AGENT.framed(1, SourcePayload(AGENT.stream("reports"), 0, 0, "x"))
+    newer = FakeAgent(nonce=2)
+    with monkeypatch.context() as patched:
+        patched.setattr(shard.registry, "_transaction", unavailable)
+        for each in (payload, newer.framed(0)):
+            with pytest.raises(RegistryUnavailable):
+                shard.log.take(AGENT.name, each)
+        assert shard.take(AGENT, AGENT.framed(2))[1].next_seq == 1, "what needs no numbers is still answered"
+        assert shard.log.counters.records == 1
+    assert shard.take(AGENT, payload)[1].next_seq == 3
+    assert shard.take(newer, newer.framed(0))[2].next_seq == 1
+    assert shard.log.counters.reflashed == 0
+    assert findings(shard) == []
+
+
+def test_epochs_stay_in_memory_while_the_registry_takes_nothing(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    agents = [FakeAgent(nonce=nonce) for nonce in range(1, 6)]
+    for agent in agents:
+        shard.registry.epoch_of(agent.name, agent.nonce, agent.epoch)
+
+    def unavailable(*_: Any) -> Any:
+        raise RegistryUnavailable("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shard.registry, "close_epochs", unavailable)
+        for agent in agents:
+            shard.take(agent, agent.framed(0))
+    shard.reopen()
+    for agent in agents:
+        assert shard.take(agent, agent.framed(0))[agent.nonce].next_seq == 1
+    assert len(shard.entries(Kind.EVENT)) == 5
+
+
+def test_what_cannot_be_written_is_not_acknowledged(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard.take(AGENT, AGENT.framed(0))
+    with full_disk(monkeypatch):
+        shard.log.take(AGENT.name, AGENT.framed(1))
+        for _ in range(2):
+            with pytest.raises(LogUnwritable):
+                shard.log.commit()
+        shard.log.greet()
+        with pytest.raises(LogUnwritable):
+            shard.log.commit()
+    assert shard.events() == [0]
+    assert shard.take(AGENT)[1].next_seq == 2
+    assert shard.events() == [0, 1]
+
+
+def test_who_is_greeted_hears_of_nothing_that_is_not_committed(shard: Shard) -> None:
+    shard.take(AGENT, AGENT.framed(0))
+    shard.log.take(AGENT.name, AGENT.framed(1))
+    shard.log.greet()
+    shard.reopen()
+    shard.log.greet()
+    assert shard.take(AGENT)[1].next_seq == 1
+
+
+def test_what_was_not_committed_comes_again(shard: Shard) -> None:
+    shard.take(AGENT, AGENT.framed(0, SourcePayload(AGENT.stream("reports"), 0, 0, "x")))
+    shard.log.take(AGENT.name, AGENT.framed(1, SourcePayload(AGENT.stream("others"), 0, 0, "x")))
+    shard.reopen()
+    shard.take(AGENT, AGENT.framed(1, SourcePayload(AGENT.stream("others"), 0, 0, "x")))
+    assert [name for _, _, _, name, _ in shard.records(Kind.REGISTER)] == ["reports", "others"]
+    assert findings(shard) == []
+
+
+# The log as memory
+
+
+def test_a_successor_knows_what_its_predecessor_knew(tmp_path: Path) -> None:
+    """Through many segments and restarts."""
+    shard = Shard(tmp_path, segment_bytes=500)
+    keys = AGENT.stream("keys")
+    for seq in range(40):
+        records = (Assertion(keys, seq, 0, 0), SourcePayload(AGENT.stream("reports"), seq, 0, "x"), event(seq))
+        shard.take(AGENT, AGENT.framed(seq, *records, first_event=seq))
+        if seq % 7 == 3:
+            shard.reopen()
+    assert LogReader(tmp_path).end(SHARD).segment > 5
+    shard.reopen()
+    gap = Gap("dropped", 1, 1, (0, 44), (Lost("keys", 0, 44), Lost("reports", 0, 44)), (0, 44))
+    shard.take(AGENT, AGENT.framed(0, gap, covers=45))
+    assert shard.records(Kind.GAP) == [
+        Gap("dropped", 1, 1, (40, 44), (Lost("keys", 40, 44), Lost("reports", 40, 44)), (40, 44))
+    ]
+    assert len(shard.records(Kind.REGISTER)) == 2
+    assert findings(shard) == []
+    shard.close()
+
+
+def test_a_log_that_cannot_be_understood_is_not_opened(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard.take(AGENT, AGENT.framed(0))
+    shard.log.close()
+    from collector.log import LogDamaged
+
+    with monkeypatch.context() as patched:
+        patched.setattr("collector.epochs.last_event", lambda data: decode(b"\xc1"))
+        with pytest.raises(LogDamaged, match="shard 5: a row of 'pump-7' cannot be read"):
+            shard.open()
+    shard.open()
+    assert shard.take(AGENT, AGENT.framed(1))[1].next_seq == 2
+
+
+# Silence
+
+
+def test_a_silent_agent_is_retired_once_and_may_return(tmp_path: Path) -> None:
+    shard = Shard(tmp_path, retire_after_s=100.0)
+    ended = FakeAgent("ended", 5)
+    shard.take(AGENT, AGENT.framed(0))
+    shard.take(ended, ended.framed(0, End(0)))
+    shard.now += 99
+    shard.log.retire()
+    assert shard.log.idle
+    shard.now += 1
+    for _ in range(2):
+        shard.log.retire()
+        shard.log.commit()
+        assert [(entry.agent, entry.nonce) for entry in shard.entries(Kind.RETIRE)] == [(AGENT.name, 1)]
+        shard.reopen()
+        shard.now += 200
+    assert shard.take(AGENT, AGENT.framed(1))[1].next_seq == 2
+    shard.now += 200
+    shard.log.retire()
+    shard.log.commit()
+    assert len(shard.entries(Kind.RETIRE)) == 2
+    assert findings(shard) == []
+    shard.close()
+
+
+def test_silence_is_not_counted_while_nobody_listened(tmp_path: Path) -> None:
+    shard = Shard(tmp_path, retire_after_s=100.0)
+    shard.take(AGENT, AGENT.framed(0))
+    shard.now += 90
+    shard.reopen()
+    shard.now += 90
+    shard.log.excuse(85)
+    shard.now += 90
+    shard.log.retire()
+    assert shard.log.idle
+    shard.now += 6
+    shard.log.retire()
+    assert not shard.log.idle
+    shard.close()
+
+
+# Damage
+
+
+def damage(shard: Shard, at: int) -> Path:
+    """Make the commit of the segment unreadable, the first is the snapshot."""
+    shard.log.close()
+    (path,) = (shard.folder / "shard-05").glob("*.arrows")
+    with Segment(path) as segment:
+        frame = list(segment.frames())[at]
+    content = bytearray(path.read_bytes())
+    content[frame.end - 20] ^= 0x55
+    path.write_bytes(content)
+    return path
+
+
+def test_what_damage_has_cost_has_a_name_in_the_log(shard: Shard) -> None:
+    other = FakeAgent("valve-1", 9)
+    shard.take(AGENT, AGENT.framed(0))
+    shard.take(other, other.framed(0))
+    for seq in range(1, 4):
+        shard.take(AGENT, AGENT.framed(seq))
+    path = damage(shard, 4)
+    found = path.read_bytes()
+    shard.open()
+    assert path.with_suffix(".arrows.damaged").read_bytes() == found
+    (entry,) = shard.entries(Kind.GAP)
+    assert (entry.agent, entry.nonce, entry.epoch) == (NOBODY, 0, None)
+    assert "what followed row 3 of segment 1, up to row 5 of segment 1," in entry.record.reason
+    assert "shard-05/000000000001.arrows.damaged" in entry.record.reason
+    (fault,) = findings(shard)
+    assert entry.record.reason in fault
+
+    # Of batches that were acknowledged once, the agent has none left.
+    assert shard.take(AGENT, AGENT.framed(4, oldest=True))[1].next_seq == 5
+    assert shard.take(other, other.framed(1))[9].next_seq == 2
+    assert shard.records(Kind.GAP)[1:] == [Gap(NEVER_CAME, 1, 1, (2, 3))]
+    assert shard.events() == [0, 1, 4]
+    for _ in range(2):
+        shard.reopen()
+    assert len(shard.entries(Kind.GAP)) == 2, "it is told once"
+    assert len(findings(shard)) == 1
+    path.with_suffix(".arrows.damaged").unlink()
+    assert findings(shard) == []
+    assert shard.take(AGENT, AGENT.framed(5))[1].next_seq == 6
+    assert len(shard.entries(Kind.GAP)) == 2
+
+
+def test_a_loss_that_could_not_be_told_is_told_by_the_next_opening(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seq in range(3):
+        shard.take(AGENT, AGENT.framed(seq))
+    damage(shard, 2)
+
+    def unavailable(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched, pytest.raises(LogUnwritable):
+        patched.setattr(ShardWriter, "_start_segment", unavailable)
+        shard.open()
+    shard.open()
+    assert len(shard.entries(Kind.GAP)) == 1
+
+
+def test_a_shard_that_is_gone_though_its_agents_are_known_is_told(tmp_path: Path) -> None:
+    agent = next(each for each in map(FakeAgent, "abcdefghijklmnopqrstuvwxyz") if shard_of(each.name) == SHARD)
+    shard = Shard(tmp_path / "log")
+    shard.take(agent, agent.framed(0))
+    shard.log.close()
+    shutil.rmtree(shard.folder / "shard-05")
+    assert findings(shard) == [f"{shard.folder} has no shard, though the registry knows of agents"]
+    for _ in range(2):
+        shard.open()
+        assert [gap.reason for gap in shard.records(Kind.GAP)] == [
+            "the log was damaged: the whole shard was gone, though agents of it are known"
+        ]
+        shard.log.close()
+    shard.registry.close()
