@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from edge_agent.collector import relax_collector
+from edge_agent.garbage import collect_seldom
 from edge_agent.queries import linear_road, linear_road_stopped, smart_grid
 from edge_agent.stream import Engine, Feeder, Plan, run
 
@@ -123,7 +123,7 @@ class Child:
             os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
         for data, size in sizes.items():
             self._data[data] = list(generate(data, size))
-        relax_collector()
+        collect_seldom()
         return {data: len(items) for data, items in self._data.items()}
 
     def query(self, query: str, mode: str, relaxed: bool) -> Answer:
@@ -181,7 +181,7 @@ class Child:
 
         if self._windows is None:
             self._windows = SlidingWindows(tuples)
-            relax_collector()
+            collect_seldom()
         engine = self._windows.engine(group, overlap)
         return timed(lambda: self._windows.feed(engine)) | {"units": tuples}
 
@@ -196,7 +196,7 @@ class Child:
         the generator was consumed, by a process that is otherwise the same."""
         items = generate(QUERIES[query].data, size)
         tally = Tally()
-        relax_collector()
+        collect_seldom()
         with plan_of(query, "none" if mode == "input" else mode) as plan:
             if mode == "input":
                 for item in items:

@@ -11,7 +11,7 @@ with 95 % confidence. What is compared most closely, modes none and segments in 
 a process of its own, a few lists at a time by turns, since a shared machine is faster and slower for tens of
 milliseconds on end, and then again with their processes exchanged. Everything else runs alone. The input is a list made
 beforehand; the sink unfolds every result into its Delivery, and records go to a counter. Python's collector is on and
-relaxed, as threadline-agent runs it (`relax_collector`), for the peers as well; the column "700" is the overhead of the
+relaxed, as threadline-agent runs it (`collect_seldom`), for the peers as well; the column "700" is the overhead of the
 plain build with the thresholds that Python starts with. What has no goal, that column and the denser data, is left out
 by --quick. Peak memory is what the kernel says of a fresh process per query and mode that reads the input from a
 generator.

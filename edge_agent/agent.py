@@ -18,7 +18,7 @@ from edge_agent.background import Background
 from edge_agent.config import ConfigError, Settings, load_settings
 from edge_agent.epoch import begin_epoch
 from edge_agent.grouping import size_of
-from edge_agent.home import host_name, state_folder, tidy_path
+from edge_agent.home import MOST_SIBLINGS, at_home, sibling
 from edge_agent.lanes import Lane, Publish, Uplink
 from edge_agent.logger import Logger
 from edge_agent.memory import Memory
@@ -28,7 +28,6 @@ from edge_agent.spool import Spool, SpoolError, SpoolLocked
 from edge_agent.status_file import StatusFile
 from edge_agent.transport import Client, Message
 from protocol.records import Declared, End, Status
-from protocol.structs import replaced
 from protocol.topics import down_topic, up_topic
 from protocol.wire.answers import Answer, Logged, decode_answer
 from protocol.wire.errors import MalformedBatch
@@ -44,7 +43,7 @@ _MOST_ORIGINS = 2_000  # of one record; a delivery that has more is told in part
 _STATUS_FILE_S = 2.0
 _TROUBLE_S = 1.0  # how long to leave a disk alone that has failed
 _LOOK_S = 0.5
-_MOST_SIBLINGS = 100
+_TELL_S = 60.0  # how often at most to tell of messages that mean nothing
 _NEVER = float("inf")
 
 
@@ -66,12 +65,16 @@ class Agent:
         self.durable = settings.durable
         self.strict = settings.strict
         self.packer = Packer(strict=settings.strict)
-        self.folder = tidy_path(settings.spool)
+        self.folder = os.path.abspath(settings.spool)  # the program may change its own
         self.failure: Exception | None = None
         self.on_failure: Callable[[], None] = lambda: None  # for whoever would wait on and on
         self._awaited: Callable[[], None] = lambda: None
         self._closing = threading.Lock()
         self._closed = self._finishing = self._stopping = False
+        self.unwritten = 0
+        """Records that were still in memory only when it was closed, and are lost."""
+        self._ignored = 0
+        self._tell_at = 0.0
         self.ended = False
         """Nothing is said any more: the End was the last, or there is nobody left to write it."""
         self._keys = count()
@@ -202,9 +205,17 @@ class Agent:
         try:
             answer = decode_answer(message.payload, self.name)
         except MalformedBatch as error:
-            _LOG.warning("ignored an answer agent=%s error=%s", self.name, error)
+            self.ignore("no answer", error)
         else:
             self.tell(partial(self._answered, answer))
+
+    def ignore(self, what: str, error: MalformedBatch) -> None:
+        """On the client's thread: a message means nothing. Anybody may send thousands, so they are counted, and told of
+        now and then."""
+        self._ignored += 1
+        if monotonic() >= self._tell_at:
+            self._tell_at = monotonic() + _TELL_S
+            _LOG.warning("ignored what is %s agent=%s messages=%d error=%s", what, self.name, self._ignored, error)
 
     def _answered(self, answer: Answer, now: float) -> None:
         if isinstance(answer, Logged):
@@ -271,6 +282,7 @@ class Agent:
             "dropped": status.dropped,
             "replaced": status.replaced,
             "resent_batches": self._uplink.sending.resent,
+            "ignored": self._ignored,
             "duplicate_agent": self._uplink.duplicate,
             "trouble": str(self.failure or self._outbox.trouble),
             **({"sends": {}, "receives": {}} if self.exchange is None else self.exchange.status()),
@@ -294,6 +306,9 @@ class Agent:
                 if self._thread.is_alive():
                     self._finish(monotonic() + timeout)
                 self._stop()
+                self.unwritten = self._outbox.unwritten
+                if self.unwritten:
+                    _LOG.error("records could not be written and are lost agent=%s count=%d", self.name, self.unwritten)
         return self.left
 
     def _finish(self, deadline: float) -> None:
@@ -352,18 +367,16 @@ class Agent:
 
 
 def default_agent() -> Agent:
-    """The agent of a program that was started by itself: configured by the environment, or the file that it names.
-
-    Processes of one program share its name and may not share a spool: the second one is called name-2.
-    """
-    settings = load_settings()
-    name = settings.name or host_name()
-    folder = tidy_path(settings.spool) if settings.spool else os.path.join(state_folder(), name)
-    for number in range(1, _MOST_SIBLINGS):
-        suffix = "" if number == 1 else f"-{number}"
-        own = replaced(settings, name=f"{name[: 23 - len(suffix)]}{suffix}", spool=f"{folder}{suffix}")
+    """The agent of a program that was started by itself: configured by the environment, or the file that it names."""
+    settings = at_home(load_settings())
+    for number in range(1, MOST_SIBLINGS + 1):
         try:
-            return Agent(own).start()
+            agent = Agent(sibling(settings, number)).start()
         except SpoolLocked:
             continue
-    raise ConfigError(f"{_MOST_SIBLINGS} processes use the spool {folder} and its siblings already")
+        if os.path.exists(sibling(settings, number + 1).spool):  # more of them once ran at the same time
+            from edge_agent.siblings import tell_of_left
+
+            tell_of_left(settings)
+        return agent
+    raise ConfigError(f"{MOST_SIBLINGS} processes use the spool {settings.spool} and its siblings already")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
 
 from edge_agent.config import Settings
-from edge_agent.home import host_name, state_folder
+from edge_agent.home import at_home
+from edge_agent.siblings import is_open
 from edge_agent.status_file import NAME, read_status_file
 
 _STALE_S = 10.0
@@ -23,29 +22,15 @@ class StatusError(Exception):
 
 def read_status(settings: Settings) -> dict[str, Any]:
     """What the agent has last said of itself, and whether it runs."""
-    folder = Path(settings.spool) if settings.spool else Path(state_folder(), settings.name or host_name())
+    folder = Path(at_home(settings).spool)
     try:
         status = read_status_file(str(folder))
     except FileNotFoundError:
         raise StatusError(f"no agent has its spool in {folder}") from None
     except (OSError, ValueError) as error:
         raise StatusError(f"{folder / NAME} cannot be read: {error}") from None
-    status["running"] = _is_locked(folder / "up" / "lock")
+    status["running"] = is_open(str(folder))
     return status
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False
 
 
 def status_text(status: dict[str, Any], *, as_json: bool) -> str:
@@ -75,6 +60,8 @@ def status_text(status: dict[str, Any], *, as_json: bool) -> str:
     ]
     troubles = [status["trouble"], *[send["trouble"] for send in status["sends"].values()]]
     lines += [f"  trouble         {trouble}" for trouble in troubles if trouble]
+    if status.get("ignored"):
+        lines.append(f"  ignored         {status['ignored']} messages that mean nothing came on its topics")
     if status["duplicate_agent"]:
         lines.append("  trouble         another agent uses the same name")
     return "\n".join(lines) + "\n"

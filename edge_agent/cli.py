@@ -1,4 +1,5 @@
-"""The `threadline-agent` command: look at the plan of an app file, run it here or as an agent, see how an agent is.
+"""The `threadline-agent` command: look at the plan of an app file, run it here or as an agent, see how an agent is,
+send what one has left.
 
 Commands import what they need when they run, so that `--help` is quick on a small board.
 """
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
 
 _DRAIN_HELP = "how long to wait at the end until everything is acknowledged (default: 10)"
 _EPILOG = """\
-An app file is a Python file with a function build() that returns a Plan:
+An app file is a Python file with a function build() that returns a Plan, or with a function main(agent) that may
+capture what it does, or with both:
 
+    from edge_agent.capture import Task, Workflow
     from edge_agent.stream import Count, Plan, minutes
 
     def build():
@@ -30,9 +33,18 @@ An app file is a Python file with a function build() that returns a Plan:
         plan.source("doors", read_doors).key_by("door").window(minutes(5)).aggregate(Count()).sink("counts")
         return plan
 
+    def main(agent):
+        with Workflow("calibration"), Task("north"):
+            ...
+
+With --gateway (or THREADLINE_GATEWAY) run is an agent: what the app captures and delivers is kept on disk until the
+cloud has it; status shows how such an agent is, and send sends what one that does not run has left. Without a gateway
+run prints what the plan delivers, and there is no main(agent).
+
 exit code:
     0           done
-    1           failed while running, or the standard output cannot be written
+    1           failed while running, the standard output cannot be written, or records were lost at the end;
+                send: something is left
     2           could not be started, or the file of --output cannot be written
     130 or 143  stopped by SIGINT or SIGTERM
     141         nobody reads the output any more
@@ -253,10 +265,21 @@ def _run_connected(arguments: argparse.Namespace, settings: Settings, signals: S
         _say(f"the app called sys.exit({leaving.code!r}), which ended the run")
         code = 1
     except Exception as error:
-        _say(f"the app raised {type(error).__name__}: {printable(str(error))}", error=error)
+        text = f"{_place(arguments.app, error)}the app raised {type(error).__name__}: {printable(str(error))}"
+        _say(text, error=error if arguments.traceback else None)
         code = 1
     _say(run.close(arguments.drain))
-    return code
+    return code or int(run.has_lost)
+
+
+def _place(path: str, error: Exception) -> str:
+    """The last line of the app file that an error came through."""
+    from pathlib import Path
+    from traceback import extract_tb
+
+    file = str(Path(path))  # as it was compiled
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == file]
+    return f"{path}:{lines[-1]}: " if lines else ""
 
 
 def _status(arguments: argparse.Namespace, signals: Signals) -> int:
@@ -272,8 +295,49 @@ def _status(arguments: argparse.Namespace, signals: Signals) -> int:
     return 0
 
 
+def _send(arguments: argparse.Namespace, signals: Signals) -> int:
+    import logging
+
+    from edge_agent.background import Background
+    from edge_agent.config import ConfigError, load_settings
+    from edge_agent.siblings import NoSpool, send_left, spools
+
+    try:
+        settings = load_settings(
+            arguments.config, name=arguments.name, gateway=arguments.gateway, spool=arguments.spool
+        )
+        if not settings.gateways:
+            raise _Refused("no gateway to send to: give --gateway HOST:PORT")
+        found = spools(settings)
+    except (ConfigError, NoSpool) as error:
+        raise _Refused(str(error)) from error
+    logging.basicConfig(level=logging.WARNING, format="threadline-agent: %(levelname)s %(message)s", stream=sys.stderr)
+    stop, over = threading.Event(), threading.Event()
+    done: list[bool] = []
+
+    def send() -> None:
+        try:
+            for each in found:
+                if not stop.is_set():
+                    done.append(send_left(each, arguments.drain, stop, _say))
+        finally:
+            over.set()
+
+    # On a thread of its own: a signal must not cut an agent off in the middle of its start or its end.
+    Background(target=send, name="send", daemon=True).start()
+    try:
+        over.wait()
+    except _Signalled as stopped:
+        signals.caught()
+        _say(f"stopped by {signal.Signals(stopped.number).name}")
+        stop.set()
+        over.wait()
+        return 128 + stopped.number
+    return 0 if len(done) == len(found) and all(done) else 1
+
+
 def _run_here(arguments: argparse.Namespace, signals: Signals) -> int:
-    from edge_agent.collector import relax_collector
+    from edge_agent.garbage import collect_seldom
     from edge_agent.report import LimitReached, Printer, printable
     from edge_agent.stream import Engine, Feeder, StreamError
     from protocol.plan import DELIVERING, ORIGINS, delivering_name
@@ -306,7 +370,7 @@ def _run_here(arguments: argparse.Namespace, signals: Signals) -> int:
         metrics = engine.metrics
         return printer.summary(sum(metrics[name].taken for name in sources))
 
-    relax_collector()
+    collect_seldom()
     feeder: Feeder | None = None
     try:
         feeder = Feeder(plan, engine)
@@ -369,7 +433,8 @@ def _positive(text: str) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="threadline-agent",
-        description="Stream queries with provenance, on the device: look at the plan of an app file, or run it.",
+        description="Stream queries and capture with provenance, on the device: look at the plan of an app file, run "
+        "the app here or as an agent, see how an agent is, send what it has left.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -391,7 +456,7 @@ def _parser() -> argparse.ArgumentParser:
 
     run = commands.add_parser(
         "run",
-        help="run the plan of an app file here",
+        help="run an app file, here or as an agent",
         description="Run the plan that build() of an app file declares, on the items of its own sources, in this "
         "process. Every delivery is printed as it comes, with the source readings that caused it; counts go to the "
         "standard error at the end.",
@@ -416,8 +481,6 @@ def _parser() -> argparse.ArgumentParser:
         "With a gateway the app's plan and its main(agent) run as an agent: nothing is printed, everything is kept on "
         "disk until the cloud has acknowledged it. SIGTERM ends it cleanly.",
     )
-    agent.add_argument("--gateway", metavar="HOST:PORT", help="the MQTT-SN gateway, or several, with commas")
-    agent.add_argument("--drain", metavar="SECONDS", type=_seconds, default=10.0, help=_DRAIN_HELP)
     run.set_defaults(call=_run)
 
     status = commands.add_parser(
@@ -428,7 +491,20 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
     status.set_defaults(call=_status, traceback=False)
 
-    for group in (agent, status):
+    send = commands.add_parser(
+        "send",
+        help="send what an agent that does not run has left",
+        description="Send what is left in the spool of an agent that does not run, and in those of its siblings "
+        "(DIR-2, DIR-3, ...: processes of one program that ran at the same time), without an app. Spools in use are "
+        "left alone.",
+    )
+    send.set_defaults(call=_send, traceback=False)
+
+    for group, drain_help in ((agent, _DRAIN_HELP), (send, "how long to try with each spool (default: 10)")):
+        group.add_argument("--gateway", metavar="HOST:PORT", help="the MQTT-SN gateway, or several, with commas")
+        group.add_argument("--drain", metavar="SECONDS", type=_seconds, default=10.0, help=drain_help)
+
+    for group in (agent, status, send):
         group.add_argument("--name", metavar="NAME", help="the agent's name (default: the machine's)")
         group.add_argument(
             "--spool", metavar="DIR", help="where it keeps its records (default: by its name, in the state folder)"

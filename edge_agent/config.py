@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from edge_agent.home import tidy_path
 from protocol.address import parse_address
 from protocol.structs import Struct, replaced
 from protocol.topics import AGENT_NAME
@@ -100,7 +99,7 @@ def load_settings(
     found: dict[str, Any] = {}
     path = path or environment.get("THREADLINE_CONFIG")
     if path:
-        for name, value in _read(tidy_path(os.fspath(path))).items():
+        for name, value in _read(os.fspath(path)).items():
             if name not in known:
                 raise ConfigError(f"{path}: there is no setting {name!r}, only {', '.join(known)}")
             found[name] = value

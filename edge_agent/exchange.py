@@ -135,8 +135,7 @@ class Exchange:
             oldest, data = unframe(message.payload, sender)
             crossing = decode_crossing(data, sender, stream)
         except MalformedBatch as error:
-            name = self._agent.name
-            _LOG.warning("ignored what is no crossing agent=%s sender=%s error=%s", name, sender, error)
+            self._agent.ignore(f"no crossing of {sender}", error)
         else:
             self._agent.tell(partial(self._crossed, crossing, oldest))
 

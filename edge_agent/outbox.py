@@ -36,6 +36,8 @@ _OVERFLOW = "dropped: the disk could not keep up"
 _TOO_LARGE = 1.15  # times what a batch should have
 _NEVER = float("inf")
 _TASK_ENDED = int(EventKind.TASK_ENDED)
+# The next start says these by itself, or in a Gap.
+_SAID_AGAIN = (Kind.PLAN, Kind.PROGRESS, Kind.GAP, Kind.END, Kind.STATUS, Kind.RECEIVED)
 
 
 def events_in(rows: Sequence[Pending]) -> int:
@@ -121,6 +123,17 @@ class Outbox(Intake):
     def end(self) -> None:
         """The writing thread has ended."""
         self._syncer.close()
+
+    @property
+    def unwritten(self) -> int:
+        """When the writing thread has ended: how many records of the program and its plan are in memory only."""
+        rows = [*self._leaving.rows, *self._group.rows[self._journaled :]]
+        for row, _ in [*self._taken, *self._queue]:
+            if isinstance(row, Together):
+                rows += [each for each, _ in row.rows]
+            elif isinstance(row, tuple):
+                rows.append(row)
+        return sum([row[0] not in _SAID_AGAIN for row in rows])
 
     # The writing thread
 

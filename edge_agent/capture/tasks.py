@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from time import time_ns
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from edge_agent.capture.current import current, enter, leave
 from edge_agent.capture.data import DataGiven, Item, fitted, packed_items
@@ -136,6 +136,12 @@ class Task:
         leave(self.workflow, self)
         if hasattr(self, "_may_end"):
             self.end(error=error)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"task {self._id!r} belongs to the process that made it: give another one its workflow and its id, "
+            "and make a Task there"
+        )
 
     def __str__(self) -> str:
         return self._id

@@ -26,18 +26,9 @@ def try_truncate(fd: int, size_bytes: int) -> None:
         pass
 
 
-def make_folder(path: str, *, and_above: bool = True) -> None:
+def make_folder(path: str) -> None:
     """Make a folder and those above it, as far as they are missing; another process may be making them too."""
-    try:
-        os.mkdir(path)
-    except FileNotFoundError:
-        if not and_above:
-            raise
-        make_folder(os.path.dirname(path) or os.curdir)
-        make_folder(path, and_above=False)
-    except OSError:
-        if not os.path.isdir(path):
-            raise
+    os.makedirs(path, exist_ok=True)
 
 
 def read_whole(path: str) -> bytes:

@@ -19,7 +19,7 @@ from edge_agent.config import ConfigError, Settings
 from edge_agent.recovery import CRASH
 from edge_agent.spool import Spool, SpoolLocked
 from edge_agent.status_file import NAME, read_status_file
-from edge_agent.transport import Client
+from edge_agent.transport import Client, Message
 from protocol.ids import StreamId
 from protocol.records import Delivery, End, Gap, Origin, OriginKind, Status
 from protocol.wire.batch import decode_batch
@@ -138,6 +138,34 @@ def test_status_says_how_it_is(agent: Agent, tmp_path: Path) -> None:
     assert read_status_file(str(tmp_path))["pid"] is None
 
 
+def test_a_program_may_change_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    agent = Agent(settings("./spool", batch_records=1, flush_s=0.01))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    agent.start()
+    for key in range(20):
+        agent.put(event(key), 100)
+        agent.flush(5.0)
+    agent.close(0.0)
+    assert agent.folder == str(tmp_path / "spool")
+    assert [each.key for each in records(tmp_path / "spool") if hasattr(each, "key")] == list(range(20))
+    assert read_status_file(str(tmp_path / "spool"))["pid"] is None
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_messages_that_mean_nothing_are_told_once_and_counted(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
+    garbage = Message("down", b"\x07garbage", 1, False)
+    for _ in range(1_000):
+        agent._on_down(garbage)
+    (told,) = caplog.messages
+    assert told == "ignored what is no answer agent=pump-7 messages=1 error=no answer for agent 'pump-7'"
+    assert agent.status()["ignored"] == 1_000
+    agent._tell_at = 0.0  # a minute later
+    agent._on_down(garbage)
+    assert "messages=1001" in caplog.messages[1]
+
+
 def test_an_agent_that_was_stopped_by_a_defect_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -205,13 +233,14 @@ def test_a_killed_agent_tells_where_its_records_end(tmp_path: Path) -> None:
 # A program's own agent
 
 
-@pytest.mark.parametrize("spool", ["spool", "spool/", "./spool/."])
+@pytest.mark.parametrize("spool", ["spool", "spool/", "./spool/.", "{here}/spool/"])
 def test_processes_of_one_program_do_not_share_a_spool(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spool: str
 ) -> None:
     monkeypatch.setenv("THREADLINE_GATEWAY", f"127.0.0.1:{free_port()}")
     monkeypatch.setenv("THREADLINE_AGENT", "a-name-of-23-characters")
-    monkeypatch.setenv("THREADLINE_SPOOL", f"{tmp_path}/{spool}")
+    monkeypatch.setenv("THREADLINE_SPOOL", spool.format(here=tmp_path))
+    monkeypatch.chdir(tmp_path)
     agents = [default_agent() for _ in range(3)]
     try:
         assert [agent.name for agent in agents] == [

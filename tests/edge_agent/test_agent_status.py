@@ -114,14 +114,16 @@ def test_trouble_is_said() -> None:
     lines = shown(
         trouble="the disk is full",
         duplicate_agent=True,
+        ignored=1_601,
         sends={"sums": {"not_taken": 7, "given_up": 30, "trouble": "the spool is full"}},
         link={"state": "waiting", "round_trip_s": None, "sent": 0, "resent": 0, "reconnects": 0},
     )
     assert "  sends           sums: 7 messages not taken yet, 30 tuples given up" in lines
     assert "  link            waiting, round trip unknown, 0 packets sent, 0 again, 0 reconnects" in lines
-    assert lines[-3:] == [
+    assert lines[-4:] == [
         "  trouble         the disk is full",
         "  trouble         the spool is full",
+        "  ignored         1601 messages that mean nothing came on its topics",
         "  trouble         another agent uses the same name",
     ]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +15,7 @@ import pytest
 from edge_agent import capture
 from edge_agent.config import Settings
 from edge_agent.connected_run import ConnectedRun
+from edge_agent.spool import SpoolFull
 from edge_agent.stream import Plan, StreamError
 from edge_agent.transport import Client
 from protocol.plan import PlanError
@@ -231,5 +234,31 @@ def test_close_lets_go_of_a_plan_that_waits_for_room(app: Run, tmp_path: Path) -
     running.join(10)
     assert not running.is_alive()
     assert time.monotonic() - began < 6
-    assert "not acknowledged yet" in text
+    lost = re.search(r" 0 records dropped, (\d+) records could not be written: they are lost; \d+ not ack", text)
+    assert lost is not None and int(lost[1]) > 0 and run.has_lost
     assert not has_ended(spooled(tmp_path, "pump-7")), "not all of it is on disk"
+
+
+def test_tuples_for_other_agents_that_have_no_room_are_said_to_be_lost(app: Run) -> None:
+    def build() -> Plan:
+        plan = Plan("noise")
+        plan.source("source", [(n, os.urandom(1_000)) for n in range(5)]).send("noise", to=["lab"])
+        return plan
+
+    run = app(build, when_full="block", spool_bytes=64 << 10)
+    assert run.agent.exchange is not None
+    (send,) = run.agent.exchange._sends.values()
+    with pytest.raises(SpoolFull):
+        while True:
+            send.spool.append(os.urandom(500))
+    run.run(ignore)
+    text = run.close(0.0)
+    assert "the last tuples for other agents could not be written: they are lost" in text
+    assert run.has_lost
+
+
+def test_a_run_that_has_written_everything_has_lost_nothing(app: Run) -> None:
+    run = app(doubles())
+    run.run(ignore)
+    assert "lost" not in run.close(0.0)
+    assert not run.has_lost

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from edge_agent import agent as agent_module
-from edge_agent import crossing_lane, exchange, receiving, send_streams
+from edge_agent import crossing_lane, exchange, receiving, send_streams, siblings
 from edge_agent.agent import Agent
 from edge_agent.config import Settings
 from edge_agent.plan_run import PlanRun
@@ -109,7 +109,7 @@ def loaded_by(code: str, folder: Path) -> set[str]:
 def test_a_program_that_only_captures_does_not_load_it(tmp_path: Path) -> None:
     loaded = loaded_by(CAPTURES, tmp_path)
     assert agent_module.__name__ in loaded, "there is an agent"
-    assert not loaded & {module.__name__ for module in (*ONLY_FOR_EXCHANGE, plan_module)}
+    assert not loaded & {module.__name__ for module in (*ONLY_FOR_EXCHANGE, plan_module, siblings)}
     assert not loaded & {"pathlib", "urllib", "logging"}, "a small board has no memory to spare for them"
 
 
@@ -166,6 +166,17 @@ def test_who_exchanges_nothing_does_not_mind_answers_of_others(tmp_path: Path) -
         hears(agent, Taken("lab", "passed on", SPOOL, 1))
         agent.flush(5.0)
         assert agent.failure is None
+        agent.close(0.0)
+
+
+def test_what_is_no_crossing_is_told_once_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with agent_with(tmp_path, squares()) as agent:
+        assert agent.exchange is not None
+        for _ in range(1_000):
+            agent.exchange._on_crossing("car-7", "numbers", Message("tuples", b"garbage", 1, False))
+        (told,) = caplog.messages
+        assert "ignored what is no crossing of car-7 agent=hub" in told
+        assert agent.status()["ignored"] == 1_000
         agent.close(0.0)
 
 

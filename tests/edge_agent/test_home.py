@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
-from edge_agent.home import host_name, state_folder, tidy_path
+from edge_agent.config import Settings
+from edge_agent.home import at_home, host_name, is_home, sibling, state_folder
+from edge_agent.spool import Spool
 
 
 def test_a_program_without_a_name_has_that_of_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,10 +44,31 @@ def test_a_user_without_a_home_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         state_folder()
 
 
-@given(st.lists(st.sampled_from(["/", ".", "..", "a", "b-2"]), max_size=8).map("".join))
-@example("")
-@example("spool/.")
-@example("link/../spool/")
-def test_a_path_is_as_short_as_it_can_be_and_names_the_same_file(path: str) -> None:
-    expected = str(Path(path))
-    assert tidy_path(path) == (expected[1:] if expected.startswith("//") else expected)
+@pytest.mark.parametrize("spool", ["spool", "./spool/", "{here}//spool/."])
+def test_a_folder_is_the_same_wherever_the_program_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spool: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = at_home(Settings(name="pump-7", spool=spool.format(here=tmp_path)))
+    assert (settings.name, settings.spool) == ("pump-7", f"{tmp_path}/spool")
+
+
+def test_who_tells_nothing_is_at_home_under_the_machines_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "pi-4")
+    monkeypatch.setenv("XDG_STATE_HOME", "/var/state")
+    settings = at_home(Settings(window=3))
+    assert (settings.name, settings.spool, settings.window) == ("pi-4", "/var/state/threadline/pi-4", 3)
+
+
+def test_siblings_have_names_and_folders_of_their_own() -> None:
+    settings = Settings(name="a-name-of-23-characters", spool="/var/spool")
+    assert sibling(settings, 1) == settings
+    found = [sibling(settings, number) for number in (2, 100)]
+    assert [each.name for each in found] == ["a-name-of-23-characte-2", "a-name-of-23-charac-100"]
+    assert [each.spool for each in found] == ["/var/spool-2", "/var/spool-100"]
+
+
+def test_a_folder_where_an_agent_was(tmp_path: Path) -> None:
+    assert not is_home(str(tmp_path))
+    Spool.open(tmp_path / "up").close()
+    assert is_home(str(tmp_path))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
+import pickle
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -122,6 +124,12 @@ def test_a_task_of_another_recorder_is_known_by_id_only(memory: Memory, workflow
 def test_one_dependency_needs_no_list(memory: Memory, workflow: Workflow, given: Any) -> None:
     Task("t", workflow, dependencies=given).begin()
     assert memory.of(TaskBegun)[0].dependencies == (Dependency("abc", -1),)
+
+
+@pytest.mark.parametrize("leave", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_task_belongs_to_its_process(memory: Memory, workflow: Workflow, leave: Any) -> None:
+    with pytest.raises(TypeError, match=r"task 'measure' belongs to the process .* its workflow and its id"):
+        leave(Task("measure", workflow))
 
 
 def test_old_ids_are_forgotten_so_memory_is_bounded(memory: Memory, workflow: Workflow) -> None:

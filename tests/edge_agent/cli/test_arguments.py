@@ -22,6 +22,7 @@ from tests.edge_agent.cli.processes import ROOT
         (["run", "x.py", "--limit", "9" * 5_000], "9' is not a positive whole number"),
         (["run", "x.py", "--provenance", "magic"], "invalid choice: 'magic'"),
         (["plan", "x.py", "--format", "png"], "invalid choice: 'png'"),
+        (["send", "--drain", "soon"], "'soon' is no number of seconds"),
     ],
 )
 def test_wrong_arguments(capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str) -> None:
@@ -34,9 +35,13 @@ def test_wrong_arguments(capsys: pytest.CaptureFixture[str], arguments: list[str
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--help"], ["plan", "run", "def build():", "exit code", " 141 "]),
+        (
+            ["--help"],
+            ["plan", "run", "status", "send", "def build():", "def main(agent):", "--gateway", "exit code", " 141 "],
+        ),
         (["plan", "--help"], ["APP.py", "--format", "--output", "svg"]),
         (["run", "--help"], ["APP.py", "--provenance", "--sink", "--limit", "--format", "genealog"]),
+        (["send", "--help"], ["--gateway", "--name", "--spool", "--config", "--drain", "siblings"]),
     ],
 )
 def test_help_helps(capsys: pytest.CaptureFixture[str], arguments: list[str], words: list[str]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from edge_agent.agent import Agent
 from edge_agent.cli import main
 from edge_agent.config import Settings
 from edge_agent.spool import Spool
@@ -68,7 +69,7 @@ def test_a_name_that_is_none(app: Callable[[str], str], capsys: pytest.CaptureFi
     ("text", "said"),
     [
         ("flush = 3", "there is no setting 'flush', only name, gateway, "),
-        ("qos = 'high'", "qos is a int, not 'high'"),
+        ("qos = 'high'", "qos is a whole number, not 'high'"),
         ("qos = 7", "qos is 0, 1 or 2, not 7"),
         ("when_full = 'panic'", "when_full is drop-oldest or block, not 'panic'"),
         ("name =", "Invalid value"),
@@ -209,6 +210,49 @@ def test_an_app_that_fails_ends_cleanly_all_the_same(
     assert has_ended(spooled(tmp_path / "spool", "pump-7"))
 
 
+def test_an_error_of_main_is_told_with_its_place_and_all_of_it_if_asked_for(
+    app: Callable[[str], str], tmp_path: Path
+) -> None:
+    path = app("import json\n\ndef read():\n    json.loads('no sensor')\n\ndef main(agent):\n    read()\n")
+    _, err = run(path, tmp_path / "spool")
+    assert f"threadline-agent: {path}:4: the app raised JSONDecodeError: " in err
+    assert "Traceback" not in err
+    _, err = run(path, tmp_path / "spool", "--traceback")
+    assert "Traceback" in err and f"{path}:4: the app raised JSONDecodeError: " in err
+
+
+@pytest.mark.parametrize("number", [None, signal.SIGTERM])
+def test_records_that_a_full_disk_did_not_take_are_told(
+    app: Callable[[str], str], tmp_path: Path, number: signal.Signals | None
+) -> None:
+    text = (
+        "import os, resource, sys, time\n"
+        "from edge_agent.capture import Data, Task, Workflow\n"
+        "def main(agent):\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))\n"
+        "    with Workflow('w') as workflow:\n"
+        "        for _ in range(500):\n"
+        "            Task('t', workflow).begin(Data('d', 'w', os.urandom(300)))\n"
+        "    print('captured', flush=True)\n"
+        f"    time.sleep({0 if number is None else 3600})\n"
+    )
+    spool = tmp_path / "spool"
+    command = ("run", app(text), "--gateway", NOWHERE, "--name", "pump-7", "--spool", str(spool), "--drain", "0")
+    with started(*command) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "captured\n"
+        if number is not None:
+            process.send_signal(number)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == (1 if number is None else 143)
+    found = re.search(r", 0 records dropped, (\d+) records could not be written: they are lost; \d+ not ackn", err)
+    assert found is not None, err
+    with Agent(Settings(name="pump-7", gateway=NOWHERE, spool=str(spool))) as after:
+        after.close(0.0)
+    kept = [each for each in spooled(spool, "pump-7") if hasattr(each, "number")]
+    assert len(kept) + int(found[1]) == 502
+
+
 @pytest.mark.parametrize(
     ("number", "code", "text"),
     [
@@ -237,6 +281,29 @@ def test_a_signal_ends_it_cleanly(
     assert has_ended(records)
     numbers = [each.payload for each in records if isinstance(each, Delivery)]
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_a_signal_does_not_cut_a_tuple_off_on_its_way(app: Callable[[str], str], tmp_path: Path) -> None:
+    text = plan_app(
+        "def items():\n"
+        "        yield 1, 1\n"
+        "        time.sleep(3600)\n"
+        "    def slow(n):\n"
+        "        print('in', flush=True)\n"
+        "        time.sleep(0.7)\n"
+        "        return n\n"
+        "    plan.source('s', items, live=True).map(slow).sink('k')"
+    )
+    command = ("run", app(text), "--gateway", NOWHERE, "--name", "pump-7", "--spool", str(tmp_path / "spool"))
+    with started(*command, "--drain", "0") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "in\n"
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+    assert process.returncode == 143
+    records = spooled(tmp_path / "spool", "pump-7")
+    assert [each.payload for each in records if isinstance(each, Delivery)] == [1]
+    assert has_ended(records)
 
 
 def test_a_signal_that_comes_while_python_forgets_exceptions_still_ends_it(
@@ -291,6 +358,18 @@ def test_after_a_kill_the_next_run_says_so(app: Callable[[str], str], tmp_path: 
     [gap] = [each for each in spooled(tmp_path / "spool", "pump-7") if isinstance(each, Gap)]
     assert gap.reason.startswith("crash") and gap.epoch == 1
     assert dict(gap.next_seqs)["k"] > 5
+
+
+def test_the_guides_name_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    codes = re.findall(r"^ {4}(\d+)(?: or (\d+))?  ", capsys.readouterr().out, re.MULTILINE)
+    told = {code for line in codes for code in line if code}
+    assert told == {"0", "1", "2", "130", "143", "141"}
+    for name in ("agents.md", "stream.md"):
+        table = re.search(r"^\| exit code \|.*?\n\n", (ROOT / "docs" / name).read_text(), re.MULTILINE | re.DOTALL)
+        assert table is not None, name
+        assert set(re.findall(r"\d+", " ".join(re.findall(r"^\| ([\d, ]+) \|", table[0], re.MULTILINE)))) == told
 
 
 def test_the_guide_names_every_setting_with_its_default() -> None:

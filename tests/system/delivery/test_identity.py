@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
+from edge_agent.status_file import read_status_file
 from tests.support.waiting import wait_until
 from tests.system.delivery.account import check
 from tests.system.delivery.site import App, Cloud
@@ -47,4 +47,4 @@ def test_two_devices_of_one_name_are_reported_and_neither_loses_anything(cloud: 
 
 def knows_of_another(app: App) -> bool:
     """What the agent says of itself."""
-    return bool(json.loads((app.spool / "status.json").read_text())["duplicate_agent"])
+    return bool(read_status_file(str(app.spool))["duplicate_agent"])

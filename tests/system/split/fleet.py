@@ -36,7 +36,7 @@ class AgentProcess(Service):
         ]
 
     def is_ready(self) -> bool:
-        return f"agent {self.name} epoch" in self.output() and (self.spool / "status.json").exists()
+        return f"agent {self.name} epoch" in self.output() and (self.spool / "status").exists()
 
     @property
     def is_running(self) -> bool:

@@ -1,4 +1,4 @@
-"""Python's cyclic collector, in a process that runs a stream engine.
+"""Python's garbage collector, in a process that runs a stream engine.
 
 Open windows hold thousands of tuples, and the collector would go through them again and again to find
 nothing: the engine makes no cycles. So it looks seldom, for the sake of user code that does.
@@ -11,7 +11,7 @@ import gc
 ALLOCATIONS_BETWEEN_LOOKS = 50_000
 
 
-def relax_collector() -> None:
+def collect_seldom() -> None:
     """Leave out what exists now (modules, plans), and look at the rest less often."""
     gc.collect()
     gc.freeze()
