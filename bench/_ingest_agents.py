@@ -20,8 +20,8 @@ from protocol.records import END_OF_TIME, Delivery, Progress, SourcePayload
 from protocol.topics import down_topic, up_topic
 from protocol.wire.answers import Logged, decode_answer
 from protocol.wire.batch import Header, encode_batch, frame
+from protocol.wire.packer import Packer
 from protocol.wire.sections import Pending, pending
-from protocol.wire.values import Packer
 
 ORIGINS = 50
 SHARED = 12

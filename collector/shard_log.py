@@ -28,6 +28,7 @@ from protocol.wire.answers import Logged
 from protocol.wire.batch import Batch, Header, decode_batch, read_header, unframe
 from protocol.wire.compression import READABLE
 from protocol.wire.errors import MalformedBatch, UnknownCodec
+from protocol.wire.packer import Packer
 from protocol.wire.sections import (
     DeliveryColumns,
     Kind,
@@ -37,7 +38,7 @@ from protocol.wire.sections import (
     encode_section,
     pending,
 )
-from protocol.wire.values import Packer, decode
+from protocol.wire.values import decode
 
 _LOG = logging.getLogger(__name__)
 CODECS = sum(1 << codec for codec in READABLE)

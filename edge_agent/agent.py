@@ -31,8 +31,8 @@ from protocol.records import Declared, End, Status
 from protocol.topics import down_topic, up_topic
 from protocol.wire.answers import Answer, Logged, decode_answer
 from protocol.wire.errors import MalformedBatch
+from protocol.wire.packer import Packer
 from protocol.wire.sections import Kind, Pending, pending
-from protocol.wire.values import Packer
 
 if TYPE_CHECKING:  # a program without a plan should not wait for them
     from edge_agent.exchange import Exchange

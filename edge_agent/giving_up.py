@@ -7,8 +7,8 @@ from typing import Any
 
 from protocol.records import Assertion, Declared, Delivery, End, Gap, Lost, SourcePayload
 from protocol.wire.batch import Header, decode_batch, encode_batch
+from protocol.wire.packer import Packer
 from protocol.wire.sections import pending
-from protocol.wire.values import Packer
 
 REASON = "dropped: the spool was full"
 

@@ -13,7 +13,8 @@ from zlib import crc32
 from edge_agent.spool.files import write_at
 from protocol.structs import Struct, as_dict, made
 from protocol.wire.errors import MalformedBatch
-from protocol.wire.values import Packer, decode
+from protocol.wire.packer import Packer
+from protocol.wire.values import decode
 
 _HEAD = struct.Struct("<QII")
 

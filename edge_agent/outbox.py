@@ -27,8 +27,8 @@ from protocol.records import Gap, Lost, Received
 from protocol.structs import Struct
 from protocol.wire.batch import Header, encode_batch
 from protocol.wire.documents import read_document
+from protocol.wire.packer import Packer
 from protocol.wire.sections import EventKind, Kind, Pending, pending
-from protocol.wire.values import Packer
 
 _LOG = Logger(__name__)
 _RETRY_S = 1.0

@@ -33,8 +33,8 @@ from edge_agent.recovery import CRASH
 from edge_agent.stream import run
 from protocol.records import Declared, End, Gap, Lost, Record, Status
 from protocol.wire.compression import deflate, zstd_writer
+from protocol.wire.packer import Packer
 from protocol.wire.sections import EventKind, Kind, Pending, encode_sections, pending
-from protocol.wire.values import NOTHING, Packer
 
 DICTIONARY = Path(__file__).resolve().parent.parent / "protocol" / "wire" / "batch.dict"
 SIZE_BYTES = 4096  # twice as much gains 4%, and costs every compression with zlib half as much again
@@ -168,7 +168,7 @@ def _listing1(dice: random.Random, words: Vocabulary, data: str) -> Iterator[Pen
             {paper[0]: [paper[1]] * attributes} if data == "paper" else {each: value() for each in names}
         )
 
-    yield (Kind.EVENT, EventKind.WORKFLOW_BEGUN, ts, 0, "1", None, NOTHING)
+    yield (Kind.EVENT, EventKind.WORKFLOW_BEGUN, ts, 0, "1", None, (None,))
     previous: tuple[tuple[str, int], ...] = ()
     count = 0
     for transformation in dice.sample(words.transformations, 3):

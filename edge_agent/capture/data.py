@@ -9,7 +9,8 @@ from typing import Any
 
 from edge_agent.capture.given import linked, several, size_of, text_of
 from edge_agent.capture.misuse import misuse
-from protocol.wire.values import TOO_LARGE, Packer
+from protocol.wire.packer import Packer
+from protocol.wire.values import TOO_LARGE
 from protocol.wire.values import size_of as captured_size
 
 MOST_ROW_BYTES = 40 * 1024  # a row is never divided, and a datagram has to hold it

@@ -10,7 +10,7 @@ import threading
 
 from edge_agent.capture.errors import CaptureError, error_text
 from edge_agent.logger import Logger
-from protocol.wire.values import Unserialisable
+from protocol.wire.packer import Unserialisable
 
 _LOG = Logger("edge_agent.capture")
 

@@ -6,7 +6,7 @@ from itertools import count
 from typing import Any, Protocol
 
 from edge_agent.capture.misuse import misuse
-from protocol.wire.values import Packer
+from protocol.wire.packer import Packer
 
 Row = tuple[Any, ...]
 

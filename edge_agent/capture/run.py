@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from edge_agent.capture.recorder import Recorder, Row
 from protocol.events import UNKNOWN
-from protocol.wire.values import Packer
+from protocol.wire.packer import Packer
 
 MOST_IDS = 4096
 

@@ -16,8 +16,9 @@ from protocol.structs import Struct
 from protocol.wire.columns import Reader, put_ints, put_signed, put_small, put_varint
 from protocol.wire.compression import Codec, best, compress, decompress
 from protocol.wire.errors import MalformedBatch
+from protocol.wire.packer import Packer, names_of
 from protocol.wire.sections import MOST_RECORDS, Names, read_seqs, read_shapes, read_streams
-from protocol.wire.values import Packed, Packer, Payloads, Shape, names_of, put_payloads
+from protocol.wire.values import Packed, Payloads, Shape, put_payloads
 
 Crossed = tuple[int, Any, Origin]
 PackedTuple = tuple[int, Packed, Origin]

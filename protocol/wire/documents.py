@@ -11,7 +11,8 @@ from typing import Any
 from protocol.ids import StreamId
 from protocol.records import Declared, End, Gap, Late, Lost, Received, Sketch, Skipped, Status
 from protocol.wire.errors import MalformedBatch
-from protocol.wire.values import Packer, decode, names_of
+from protocol.wire.packer import Packer, names_of
+from protocol.wire.values import decode
 
 MOST_DOCUMENT_BYTES = 256 * 1024
 _PACKER = Packer(strict=True, most_bytes=MOST_DOCUMENT_BYTES)

@@ -36,7 +36,8 @@ from protocol.structs import Struct
 from protocol.wire.columns import Allowance, Reader, put_blobs, put_ints, put_small, put_texts, put_varint
 from protocol.wire.documents import encode_document, read_document
 from protocol.wire.errors import MalformedBatch
-from protocol.wire.values import Packer, Payloads, Shape, put_payloads
+from protocol.wire.packer import Packer
+from protocol.wire.values import Payloads, Shape, put_payloads
 
 MOST_SECTIONS = 1024
 MOST_RECORDS = 1 << 16

@@ -14,8 +14,8 @@ from protocol.ids import StreamId
 from protocol.wire.answers import Logged
 from protocol.wire.batch import Header, encode_batch, frame
 from protocol.wire.compression import Codec
+from protocol.wire.packer import Packer
 from protocol.wire.sections import EventKind, Kind, pending
-from protocol.wire.values import Packer
 
 SHARD = 5
 PACKER = Packer()

@@ -36,8 +36,8 @@ from edge_agent.spool import Spool, SpoolUnwritable, Syncer
 from protocol.ids import StreamId
 from protocol.records import Declared, Delivery, End, Origin, OriginKind, Progress, SourcePayload
 from protocol.wire.answers import Logged, decode_answer, encode_answer
+from protocol.wire.packer import Packer
 from protocol.wire.sections import EventKind, Kind, Pending, pending
-from protocol.wire.values import Packer
 from tests.collector.agents import QuickRegistry
 
 SHARD = 3

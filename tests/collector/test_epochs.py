@@ -21,8 +21,8 @@ from collector.log import Row
 from protocol.records import Gap, Lost
 from protocol.wire.answers import MOST_EARLY
 from protocol.wire.batch import Header
+from protocol.wire.packer import Packer
 from protocol.wire.sections import Kind, encode_section, pending
-from protocol.wire.values import Packer
 
 PACKER = Packer()
 AGENT = "pump-7"

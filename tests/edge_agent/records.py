@@ -16,8 +16,8 @@ from edge_agent.recovery import close_journal
 from edge_agent.spool import Spool
 from protocol.ids import StreamId
 from protocol.wire.batch import Batch, decode_batch
+from protocol.wire.packer import Packer
 from protocol.wire.sections import EventKind, Kind, Pending, pending
-from protocol.wire.values import Packer
 
 AGENT = "pump-7"
 EPOCH = Epoch(3, 2**64 - 5)

@@ -15,8 +15,8 @@ from protocol.wire.answers import Logged
 from protocol.wire.batch import Header, encode_batch, read_header, unframe
 from protocol.wire.compression import READABLE, Codec
 from protocol.wire.errors import MalformedBatch
+from protocol.wire.packer import Packer
 from protocol.wire.sections import pending
-from protocol.wire.values import Packer
 
 AGENT = "pump-7"
 ALL = sum(1 << codec for codec in Codec)

@@ -12,7 +12,7 @@ from edge_agent.recovery import close_journal
 from edge_agent.spool import Spool
 from protocol.wire.batch import Header, decode_batch, encode_batch
 from protocol.wire.errors import MalformedBatch
-from protocol.wire.values import Packer
+from protocol.wire.packer import Packer
 from tests.edge_agent.records import AGENT, EPOCH, begun
 from tests.protocol.wire.strategies import EVENT, NONCE, RECORD, row_of
 

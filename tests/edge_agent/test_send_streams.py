@@ -18,7 +18,7 @@ from protocol.ids import StreamId
 from protocol.mqttsn import MAX_UDP_PAYLOAD_BYTES
 from protocol.records import BEGINNING, END_OF_TIME, Origin, OriginKind
 from protocol.wire.crossing import Crossing, PackedTuple, decode_crossing, packed
-from protocol.wire.values import Packer
+from protocol.wire.packer import Packer
 
 STREAM = StreamId("car-7", 1, "sums", 77)
 AGE_S = 1.0

@@ -28,8 +28,8 @@ from protocol.chunks import (
 from protocol.ids import StreamId
 from protocol.records import BEGINNING, END_OF_TIME, Assertion, Delivery, Origin, OriginKind, Progress, SourcePayload
 from protocol.wire.errors import MalformedBatch
+from protocol.wire.packer import Packer
 from protocol.wire.sections import EventKind, Kind, decode_section, encode_section, pending
-from protocol.wire.values import Packer
 
 OWN = StreamId("car-7", 3, "", 7)
 REPORTS, ALERTS = OWN._replace(name="reports"), OWN._replace(name="alerts")

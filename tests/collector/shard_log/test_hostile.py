@@ -15,8 +15,8 @@ from protocol.ids import StreamId
 from protocol.records import Declared, Delivery, End, Gap, Lost, Origin, OriginKind, Progress, SourcePayload
 from protocol.wire.batch import Header, frame
 from protocol.wire.compression import Codec
+from protocol.wire.packer import Packer
 from protocol.wire.sections import Kind
-from protocol.wire.values import Packer
 from tests.collector.agents import SHARD, FakeAgent, Shard, event
 from tests.collector.shard_log.views import AGENT, findings
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from edge_agent.capture.recorder import Row
 from protocol.events import Event, TaskBegun, TaskEnded
 from protocol.wire.batch import Header, decode_batch, encode_batch
-from protocol.wire.values import Packer
+from protocol.wire.packer import Packer
 
 E = TypeVar("E")
 

@@ -21,7 +21,8 @@ from edge_agent.capture.given import MOST_ID
 from protocol.events import TaskBegun, TaskEnded
 from protocol.wire.batch import MOST_BATCH_BYTES, Header, encode_batch
 from protocol.wire.compression import Codec
-from protocol.wire.values import ArrayValue, Unserialisable
+from protocol.wire.packer import Unserialisable
+from protocol.wire.values import ArrayValue
 from tests.edge_agent.capture.memory import Memory
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()

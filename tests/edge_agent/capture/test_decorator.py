@@ -13,7 +13,7 @@ import pytest
 
 from edge_agent.capture import CaptureError, Data, Task, Workflow, counts, task, use
 from protocol.events import DataItem, TaskBegun, TaskEnded
-from protocol.wire.values import Unserialisable
+from protocol.wire.packer import Unserialisable
 from tests.edge_agent.capture.memory import Memory
 
 

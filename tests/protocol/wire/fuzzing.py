@@ -42,8 +42,8 @@ from protocol.wire.columns import put_varint
 from protocol.wire.compression import MOST_BODY_BYTES, Codec, compress, decompress
 from protocol.wire.crossing import Crossing, decode_crossing
 from protocol.wire.errors import MalformedBatch
+from protocol.wire.packer import Packer
 from protocol.wire.sections import Kind, encode_sections
-from protocol.wire.values import Packer
 from tests.protocol.wire.strategies import encoded_crossing, row_of
 
 AGENT, NONCE = "car-7", 9

@@ -16,13 +16,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from protocol.wire.columns import Reader
-from protocol.wire.values import (
-    MOST_BYTES,
-    Packer,
-    Payloads,
-    Shape,
-    put_payloads,
-)
+from protocol.wire.packer import MOST_BYTES, Packer
+from protocol.wire.values import Payloads, Shape, put_payloads
 
 
 class Point(NamedTuple):
@@ -266,3 +261,11 @@ ANYTHING: st.SearchStrategy[Any] = st.recursive(
     ),
     max_leaves=20,
 )
+
+
+def nested(levels: int, kind: Any) -> Any:
+    """A value within a value within a value."""
+    value: Any = 1
+    for _ in range(levels):
+        value = kind(value)
+    return value

@@ -26,8 +26,8 @@ from protocol.records import (
     Status,
 )
 from protocol.wire.crossing import Crossing, encode_crossing, packed
+from protocol.wire.packer import Packer
 from protocol.wire.sections import EventKind, Kind, Pending, pending
-from protocol.wire.values import Packer
 
 AGENT, EPOCH, NONCE = "car-7", 3, 0xFEDC_BA98_7654_3210
 INT64 = st.integers(-(2**63), 2**63 - 1)

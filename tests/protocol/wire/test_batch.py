@@ -23,8 +23,8 @@ from protocol.wire.batch import (
 )
 from protocol.wire.compression import Codec
 from protocol.wire.errors import MalformedBatch, UnknownCodec
+from protocol.wire.packer import Packer
 from protocol.wire.sections import DeliveryColumns, decode_section, encode_sections, pending, records
-from protocol.wire.values import Packer
 from tests.protocol.wire.strategies import AGENT, EPOCH, EVENT, EVENTS, NONCE, RECORD, facts, row_of
 
 HEADER = Header(EPOCH, NONCE, 42)

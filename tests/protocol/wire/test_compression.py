@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import protocol.wire
 from protocol.wire.compression import MOST_BODY_BYTES, READABLE, SMALL_BYTES, Codec, best, compress, decompress
 from protocol.wire.errors import MalformedBatch, UnknownCodec
+from protocol.wire.packer import Packer
 from protocol.wire.sections import EventKind, Kind, encode_sections
-from protocol.wire.values import Packer
 
 DICTIONARY = (Path(protocol.wire.__file__).parent / "batch.dict").read_bytes()
 

@@ -17,7 +17,8 @@ from protocol.records import BEGINNING, END_OF_TIME, Origin, OriginKind
 from protocol.wire import crossing as module
 from protocol.wire.crossing import Crossing, decode_crossing
 from protocol.wire.errors import MalformedBatch
-from protocol.wire.values import TOO_LARGE, Packer, Shape
+from protocol.wire.packer import Packer
+from protocol.wire.values import TOO_LARGE, Shape
 from tests.protocol.wire.strategies import INT64, ORIGIN, PAYLOAD, TS, encoded_crossing
 
 STREAM = StreamId("car-7", 3, "stopped", 2**64 - 1)

@@ -13,8 +13,9 @@ from protocol.ids import StreamId
 from protocol.records import Declared, End, Gap, Late, Lost, Sketch, Skipped, Status
 from protocol.wire.documents import _FIELDS, MOST_DOCUMENT_BYTES, encode_document, read_document
 from protocol.wire.errors import MalformedBatch
+from protocol.wire.packer import Packer, Unserialisable
 from protocol.wire.sections import _DOCUMENTS
-from protocol.wire.values import PLACEHOLDER, Packer, Unserialisable
+from protocol.wire.values import PLACEHOLDER
 
 STREAM = StreamId("car-7", 3, "reports", 2**64 - 1)
 

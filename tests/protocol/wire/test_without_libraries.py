@@ -14,8 +14,8 @@ from protocol.records import Delivery, End, Late, Origin, OriginKind, Progress, 
 from protocol.wire.batch import Header, decode_batch, encode_batch, frame, unframe
 from protocol.wire.compression import Codec
 from protocol.wire.errors import UnknownCodec
+from protocol.wire.packer import Packer
 from protocol.wire.sections import pending
-from protocol.wire.values import Packer
 
 ROOT = Path(__file__).resolve().parents[3]
 STREAM = StreamId("car-7", 3, "stopped", 9)
