@@ -11,11 +11,12 @@ import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
+
+from edge_agent.signals import OutputClosed, OutputFailed, Signalled, Signals, abandon
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import FrameType
 
     from edge_agent.config import Settings
     from edge_agent.stream import Plan
@@ -49,7 +50,6 @@ exit code:
     130 or 143  stopped by SIGINT or SIGTERM
     141         nobody reads the output any more
 """
-_INSIST_S = 0.5
 _SUFFIXES = {".dot": "dot", ".gv": "dot", ".svg": "svg", ".json": "json"}
 
 
@@ -57,95 +57,9 @@ class _Refused(Exception):
     """Something the user has to change first."""
 
 
-class _Stop(BaseException):
-    """Ends a run from within; no handler of user code's exceptions may stop it."""
-
-
-class _Signalled(_Stop):
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
-class _OutputClosed(_Stop):
-    """Nobody reads what is printed."""
-
-
-class _OutputFailed(_Stop):
-    """What is printed cannot be written, on a full disk for example."""
-
-
-class Signals:
-    """SIGINT and SIGTERM as an exception in the main thread, but never in the middle of a printed block."""
-
-    def __init__(self) -> None:
-        self._printing = False
-        self._received: int | None = None
-        self._caught = threading.Event()
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Signals:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._caught.set()
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _handle(self, number: int, _: FrameType | None) -> None:
-        again, self._received = self._received is not None, number
-        if not again:
-            threading.Thread(target=self._insist, args=(number,), daemon=True).start()
-        if again or not self._printing:
-            raise _Signalled(number)
-
-    def _insist(self, number: int) -> None:
-        """Python drops what is raised while it collects garbage, and the signal would be forgotten."""
-        main = threading.main_thread().ident
-        assert main is not None
-        while not self._caught.wait(_INSIST_S):
-            signal.pthread_kill(main, number)
-
-    def caught(self) -> None:
-        """The exception has arrived where it is handled."""
-        self._caught.set()
-
-    def print(self, text: str, out: TextIO) -> None:
-        """Write all of the text, after what the app has printed; a signal waits for that, a second one does not.
-
-        Unbuffered output (PYTHONUNBUFFERED) takes only a part of it when a signal comes in between.
-        """
-        rest = memoryview(text.encode(out.encoding, "backslashreplace"))
-        self._printing = True
-        try:
-            out.flush()
-            while rest:
-                rest = rest[out.buffer.write(rest) :]
-            out.flush()
-        except _Signalled:
-            _abandon(out)
-            raise
-        except BrokenPipeError:
-            _abandon(out)
-            raise _OutputClosed from None
-        except OSError as error:
-            _abandon(out)
-            raise _OutputFailed(error.strerror) from error
-        finally:
-            self._printing = False
-        if self._received is not None:
-            raise _Signalled(self._received)
-
-
-def _abandon(out: TextIO) -> None:
-    """What is still buffered has nowhere to go, and Python would wait or complain at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
-
-
 def _standard_output() -> TextIO:
     if sys.stdout is None:  # closed by the caller
-        raise _OutputFailed("the standard output is closed")
+        raise OutputFailed("the standard output is closed")
     return sys.stdout
 
 
@@ -251,7 +165,7 @@ def _run_connected(arguments: argparse.Namespace, settings: Settings, signals: S
     code = 0
     try:
         run.run(_say)
-    except _Signalled as stop:
+    except Signalled as stop:
         signals.caught()
         _say(f"stopped by {signal.Signals(stop.number).name}")
         code = 128 + stop.number
@@ -327,7 +241,7 @@ def _send(arguments: argparse.Namespace, signals: Signals) -> int:
     Background(target=send, name="send", daemon=True).start()
     try:
         over.wait()
-    except _Signalled as stopped:
+    except Signalled as stopped:
         signals.caught()
         _say(f"stopped by {signal.Signals(stopped.number).name}")
         stop.set()
@@ -377,7 +291,7 @@ def _run_here(arguments: argparse.Namespace, signals: Signals) -> int:
         feeder.run()
     except LimitReached:
         _say(f"stopped after {printer.shown} deliver{'y' if printer.shown == 1 else 'ies'}: {summary()}")
-    except _Signalled as stop:
+    except Signalled as stop:
         signals.caught()
         _say(f"stopped by {signal.Signals(stop.number).name}: {summary()}")
         raise
@@ -407,7 +321,7 @@ def _say(text: str, error: BaseException | None = None) -> None:
             print(f"threadline-agent: {line}", file=sys.stderr)
         sys.stderr.flush()
     except OSError:
-        _abandon(sys.stderr)
+        abandon(sys.stderr)
 
 
 def _seconds(text: str) -> float:
@@ -533,12 +447,12 @@ def main(argv: list[str] | None = None) -> int:
             if sys.stdout is not None:
                 signals.print("", sys.stdout)  # the rest of what the app has printed
             return code
-    except _Signalled as stop:
+    except Signalled as stop:
         signals.caught()
         return 128 + stop.number
-    except _OutputClosed:
+    except OutputClosed:
         return 128 + signal.SIGPIPE
-    except _OutputFailed as error:
+    except OutputFailed as error:
         _say(f"the output cannot be written: {error}")
         return 1
     except (AppError, PlanError, _Refused) as error:
