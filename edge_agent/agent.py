@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 from edge_agent.background import Background
 from edge_agent.config import ConfigError, Settings, load_settings
 from edge_agent.epoch import begin_epoch
-from edge_agent.grouping import size_of
 from edge_agent.home import MOST_SIBLINGS, at_home, sibling
 from edge_agent.lanes import Lane, Publish, Uplink
 from edge_agent.logger import Logger
-from edge_agent.memory import Memory
 from edge_agent.outbox import Outbox
-from edge_agent.recovery import close_journal, gap_after_crash
+from edge_agent.outbox.grouping import size_of
+from edge_agent.outbox.memory import Memory
+from edge_agent.outbox.recovery import close_journal, gap_after_crash
 from edge_agent.spool import Spool, SpoolError, SpoolLocked
 from edge_agent.status_file import StatusFile
 from edge_agent.transport import Client, Message

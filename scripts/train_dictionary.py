@@ -28,8 +28,8 @@ from typing import Any
 
 import zstandard
 
-from edge_agent.giving_up import REASON
-from edge_agent.recovery import CRASH
+from edge_agent.outbox.giving_up import REASON
+from edge_agent.outbox.recovery import CRASH
 from edge_agent.stream import run
 from protocol.records import Declared, End, Gap, Lost, Record, Status
 from protocol.wire.compression import deflate, zstd_writer

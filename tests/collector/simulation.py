@@ -27,11 +27,11 @@ from collector.registry import RegistryError, RegistryUnavailable
 from collector.shard_log import ShardLog
 from edge_agent.config import Settings
 from edge_agent.epoch import Epoch, begin_epoch
-from edge_agent.grouping import size_of
 from edge_agent.lanes import Uplink
-from edge_agent.memory import Memory
 from edge_agent.outbox import Outbox
-from edge_agent.recovery import close_journal, gap_after_crash
+from edge_agent.outbox.grouping import size_of
+from edge_agent.outbox.memory import Memory
+from edge_agent.outbox.recovery import close_journal, gap_after_crash
 from edge_agent.spool import Spool, SpoolUnwritable, Syncer
 from protocol.ids import StreamId
 from protocol.records import Declared, Delivery, End, Origin, OriginKind, Progress, SourcePayload

@@ -10,7 +10,7 @@ from collector.epochs import AgentEpochs, EpochState, Tally
 from collector.log import LogReader, Position, Row
 from collector.log_view import Entry, check, entries
 from collector.registry import Registry
-from edge_agent.recovery import CRASH
+from edge_agent.outbox.recovery import CRASH
 from protocol.chunks import SEQ_BITS, read_deliveries, read_progress, read_sources
 from protocol.records import Gap
 from protocol.wire.sections import EventKind, Kind

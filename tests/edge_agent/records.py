@@ -9,10 +9,10 @@ from typing import Any
 
 from edge_agent.config import Settings
 from edge_agent.epoch import Epoch
-from edge_agent.grouping import size_of
-from edge_agent.memory import Memory
 from edge_agent.outbox import Outbox
-from edge_agent.recovery import close_journal
+from edge_agent.outbox.grouping import size_of
+from edge_agent.outbox.memory import Memory
+from edge_agent.outbox.recovery import close_journal
 from edge_agent.spool import Spool
 from protocol.ids import StreamId
 from protocol.wire.batch import Batch, decode_batch

@@ -16,7 +16,7 @@ import pytest
 
 from edge_agent.agent import Agent, AgentFailed, default_agent
 from edge_agent.config import ConfigError, Settings
-from edge_agent.recovery import CRASH
+from edge_agent.outbox.recovery import CRASH
 from edge_agent.spool import Spool, SpoolLocked
 from edge_agent.status_file import NAME, read_status_file
 from edge_agent.transport import Client, Message

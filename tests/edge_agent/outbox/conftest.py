@@ -34,6 +34,6 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 @pytest.fixture(autouse=True)
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither with a writer that does nothing nor with the disk: a test reads through the same kernel."""
-    monkeypatch.setattr("edge_agent.intake._PATIENCE_S", 0.1)
+    monkeypatch.setattr("edge_agent.outbox.intake._PATIENCE_S", 0.1)
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     monkeypatch.setattr(os, "fdatasync", lambda fd: None)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edge_agent.memory import Memory
+from edge_agent.outbox.memory import Memory
 from protocol.records import Declared, End, Gap, Progress, SourcePayload
 from protocol.wire.batch import read_header
 from tests.edge_agent.records import (

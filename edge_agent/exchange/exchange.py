@@ -12,12 +12,12 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
-from edge_agent.crossing_lane import CrossingLane
-from edge_agent.grouping import size_of
+from edge_agent.exchange.crossing_lane import CrossingLane
+from edge_agent.exchange.receiving import NOTHING_TAKEN, Receiving
+from edge_agent.exchange.send_streams import SendStream
 from edge_agent.logger import Logger
 from edge_agent.outbox import Outbox
-from edge_agent.receiving import NOTHING_TAKEN, Receiving
-from edge_agent.send_streams import SendStream
+from edge_agent.outbox.grouping import size_of
 from edge_agent.transport import Client, Message, TransportError
 from protocol.ids import StreamId
 from protocol.plan import Node, PlanDocument, PlanError

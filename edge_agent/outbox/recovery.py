@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import chain
 
 from edge_agent.logger import Logger
-from edge_agent.memory import Progressed
-from edge_agent.pieces import decode_piece
+from edge_agent.outbox.memory import Progressed
+from edge_agent.outbox.pieces import decode_piece
 from edge_agent.spool import Spool, SpoolError
 from protocol.records import Assertion, Delivery, End, Gap, Progress, Received, SourcePayload
 from protocol.wire.batch import Header, decode_batch, encode_batch, read_header

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from edge_agent import agent as agent_module
-from edge_agent import crossing_lane, exchange, receiving, send_streams, siblings
+from edge_agent import exchange, siblings
 from edge_agent.agent import Agent
 from edge_agent.config import Settings
 from edge_agent.plan_run import PlanRun
@@ -29,8 +29,8 @@ from tests.edge_agent.spooled import NOWHERE
 from tests.support.waiting import wait_until
 
 SPOOL = 4711
-ROOT = Path(exchange.__file__).parent.parent
-ONLY_FOR_EXCHANGE = (exchange, crossing_lane, receiving, send_streams, crossing_module)
+ROOT = Path(agent_module.__file__).parent.parent
+ONLY_FOR_EXCHANGE = (exchange, crossing_module)
 CAPTURES = """
 import sys
 from edge_agent.capture import Workflow, close, flush

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from edge_agent.config import Settings
-from edge_agent.send_streams import SendStream
+from edge_agent.exchange.send_streams import SendStream
 from edge_agent.spool import SpoolFull
 from protocol.ids import StreamId
 from protocol.mqttsn import MAX_UDP_PAYLOAD_BYTES

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.pieces import Piece, decode_piece, encode_piece
-from edge_agent.recovery import close_journal
+from edge_agent.outbox.pieces import Piece, decode_piece, encode_piece
+from edge_agent.outbox.recovery import close_journal
 from edge_agent.spool import Spool
 from protocol.wire.batch import Header, decode_batch, encode_batch
 from protocol.wire.errors import MalformedBatch

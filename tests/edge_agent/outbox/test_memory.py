@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edge_agent.memory import Memory, Progressed
+from edge_agent.outbox.memory import Memory, Progressed
 
 
 def state(next_seq: int) -> Progressed:

@@ -8,20 +8,14 @@ from typing import Any
 
 import pytest
 
-from edge_agent.memory import Progressed
-from edge_agent.pieces import Piece, encode_piece
-from edge_agent.recovery import CRASH, DAMAGE, close_journal, gap_after_crash
+from edge_agent.outbox.memory import Progressed
+from edge_agent.outbox.pieces import Piece, encode_piece
+from edge_agent.outbox.recovery import CRASH, DAMAGE, close_journal, gap_after_crash
 from edge_agent.spool import Spool, SpoolFull
 from protocol.records import Assertion, Declared, Delivery, End, Gap, Lost, Progress, Received, SourcePayload
 from protocol.wire.batch import Header, decode_batch, encode_batch
 from protocol.wire.sections import Kind, pending
 from tests.edge_agent.records import AGENT, ALERTS, EPOCH, PACKER, STREAM, Bench, begun, crashed, ended
-
-
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
-    monkeypatch.setattr(os, "fdatasync", lambda fd: None)
 
 
 def rows(*records: Any) -> list[Any]:

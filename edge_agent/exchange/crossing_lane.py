@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from edge_agent.exchange.receiving import NOTHING_TAKEN
 from edge_agent.lanes import Lane, Publish
-from edge_agent.receiving import NOTHING_TAKEN
 from edge_agent.sending import Sending
 from edge_agent.spool import Spool
 from protocol.mqttsn import RetryPolicy

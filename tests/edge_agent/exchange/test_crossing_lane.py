@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.crossing_lane import CrossingLane
-from edge_agent.receiving import NOTHING_TAKEN
+from edge_agent.exchange.crossing_lane import CrossingLane
+from edge_agent.exchange.receiving import NOTHING_TAKEN
 from edge_agent.spool import Spool
 from protocol.wire.answers import Taken
 from protocol.wire.batch import unframe

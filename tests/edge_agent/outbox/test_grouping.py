@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from edge_agent.config import Settings
-from edge_agent.grouping import Group, size_of
+from edge_agent.outbox.grouping import Group, size_of
 from protocol.records import Delivery, End, Origin, OriginKind, Progress, SourcePayload
 from protocol.wire.sections import pending
 from tests.edge_agent.records import ALERTS, PACKER, STREAM, begun

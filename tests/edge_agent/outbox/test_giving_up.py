@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.giving_up import REASON, replacement
+from edge_agent.outbox.giving_up import REASON, replacement
 from protocol.ids import StreamId
 from protocol.records import Assertion, Declared, Delivery, End, Gap, Lost, SourcePayload
 from protocol.wire.batch import Batch, Header, decode_batch, encode_batch

@@ -16,12 +16,12 @@ from time import monotonic
 
 from edge_agent.config import Settings
 from edge_agent.epoch import Epoch
-from edge_agent.giving_up import replacement
-from edge_agent.grouping import Group
-from edge_agent.intake import NUMBERED, After, Dropped, Intake, Queued, Together
 from edge_agent.logger import Logger
-from edge_agent.memory import Memory, Progressed
-from edge_agent.pieces import Piece, encode_piece
+from edge_agent.outbox.giving_up import replacement
+from edge_agent.outbox.grouping import Group
+from edge_agent.outbox.intake import NUMBERED, After, Dropped, Intake, Queued, Together
+from edge_agent.outbox.memory import Memory, Progressed
+from edge_agent.outbox.pieces import Piece, encode_piece
 from edge_agent.spool import Spool, SpoolError, SpoolFull, SpoolUnwritable, Syncer, Unsynced
 from protocol.records import Gap, Lost, Received
 from protocol.structs import Struct

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.receiving import MOST_EARLY, Receiving
+from edge_agent.exchange.receiving import MOST_EARLY, Receiving
 from protocol.ids import StreamId
 from protocol.wire.crossing import Crossing
 
