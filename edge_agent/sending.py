@@ -12,7 +12,6 @@ from protocol.mqttsn import RetryPolicy, RoundTrip
 from protocol.structs import Struct
 
 NEVER = float("inf")
-_MUCH_S = 0.5
 PATIENCE = RetryPolicy(first_s=3.0, least_s=1.0, most_s=60.0)
 
 
@@ -36,11 +35,15 @@ class Flight(Struct):
 class Sending:
     """The window of entries in flight, in the order of their numbers."""
 
-    def __init__(self, window: int, random: Dice | None = None, patience: RetryPolicy = PATIENCE) -> None:
+    def __init__(
+        self, window: int, random: Dice | None = None, patience: RetryPolicy = PATIENCE, much_s: float = 0.5
+    ) -> None:
+        """`much_s`: how long an entry may at least be under way to a far end that answers without it."""
         self.flights: dict[int, Flight] = {}
         self.resent = 0
         self.round_trip = RoundTrip(patience)
         self._window = window
+        self._much_s = much_s
         self._overs = 0
         self._random = random or SystemDice()
 
@@ -78,12 +81,11 @@ class Sending:
 
     def missing(self, number: int, now: float, newest: int = 0) -> None:
         """The far end did not have this entry when it answered. It must be lost if the far end has one that left the
-        transport after it (`newest` is the last such place), or if it has had much time."""
+        transport after it (`newest` is the last such place); or else it may just be under way, but not for long."""
         flight = self.flights.get(number)
         if flight is not None and flight.over_at != NEVER:
-            much_s = max(_MUCH_S, 2 * self.round_trip.smoothed_s)
-            if flight.place < newest or now - flight.over_at > much_s:
-                flight.due = now
+            much_s = max(self._much_s, 2 * self.round_trip.smoothed_s)
+            flight.due = now if flight.place < newest else min(flight.due, max(now, flight.over_at + much_s))
 
     def due(self, now: float) -> list[Flight]:
         """What to send again."""

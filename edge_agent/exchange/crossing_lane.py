@@ -14,6 +14,7 @@ from protocol.wire.answers import Taken
 # A receiver may well be offline, and what was sent waits for it on the way: to send it again would only pile it up
 # there. A receiver that misses something says so.
 _RECEIVERS = RetryPolicy(first_s=10.0, least_s=10.0, most_s=60.0)
+_MUCH_S = 0.1
 
 
 class CrossingLane(Lane):
@@ -23,15 +24,15 @@ class CrossingLane(Lane):
         self, agent: str, spool: Spool, spool_id: int, receivers: Sequence[str], publish: Publish, window: int
     ) -> None:
         super().__init__(agent, spool, publish, window)
-        self.sending = Sending(window, patience=_RECEIVERS)
+        self.sending = Sending(window, patience=_RECEIVERS, much_s=_MUCH_S)
         self.spool_id = spool_id
         self._taken = dict.fromkeys(receivers, spool.first)
 
     def taken(self, answer: Taken, now: float) -> None:
         """A receiver says how far it has come."""
         if answer.nonce == NOTHING_TAKEN:  # it has just begun, and may have missed all that is in flight
-            for number in self.sending.flights:
-                self.sending.missing(number, now)
+            for number, flight in self.sending.flights.items():
+                self.sending.missing(number, now, newest=flight.place + 1)
         if answer.nonce != self.spool_id or answer.receiver not in self._taken or answer.next_seq > self._spool.next:
             return
         self._taken[answer.receiver] = max(self._taken[answer.receiver], answer.next_seq)

@@ -54,11 +54,13 @@ def test_answers_of_others_and_to_others_are_ignored(bench: Bench, answer: Taken
     assert bench.lane.unacknowledged == 4
 
 
-def sent_and_over(bench: Bench) -> None:
+def sent_and_over(bench: Bench) -> float:
+    """Three are with the receivers, as far as the transport is concerned, since then."""
     bench.lane.step(1.0)
     for number in range(3):
         bench.lane.over(number, 1.0)
     bench.take()
+    return 1.0
 
 
 def test_what_a_receiver_misses_is_sent_again(bench: Bench) -> None:
@@ -69,10 +71,19 @@ def test_what_a_receiver_misses_is_sent_again(bench: Bench) -> None:
 
 
 def test_a_receiver_that_has_just_begun_is_sent_all_that_is_in_flight(bench: Bench) -> None:
-    sent_and_over(bench)
-    bench.lane.taken(Taken("b", "s", NOTHING_TAKEN, 0), 2.0)
-    bench.lane.step(2.0)
+    over_at = sent_and_over(bench)
+    bench.lane.taken(Taken("b", "s", NOTHING_TAKEN, 0), over_at)
+    bench.lane.step(over_at)
     assert [data for _, data in bench.take()] == [b"0", b"1", b"2"]
+
+
+def test_what_a_receiver_says_it_misses_is_sent_again_soon_if_it_does_not_arrive(bench: Bench) -> None:
+    over_at = sent_and_over(bench)
+    bench.lane.taken(Taken("b", "s", 9, 1), over_at + 0.01)
+    bench.lane.step(over_at + 0.01)
+    assert bench.take() == [], "it may be under way"
+    bench.lane.step(over_at + 0.2)
+    assert [data for _, data in bench.take()] == [b"1"]
 
 
 def test_a_receiver_that_is_silent_is_left_alone_for_a_while(bench: Bench) -> None:
