@@ -81,6 +81,7 @@ def test_that_it_has_started_is_told_at_once(tmp_path: Path) -> None:
         agent.put(event(0), 100)
         agent.flush()
         assert agent.status()["batches"] == 1, "what follows waits for company"
+        agent.close(0.0)
 
 
 def test_what_is_not_acknowledged_stays_for_the_next_start(agent: Agent, tmp_path: Path) -> None:
