@@ -14,7 +14,7 @@ from protocol.wire.errors import MalformedBatch
 
 _LOG = Logger(__name__)
 CRASH = "crash: what was not on disk yet is lost, and so are open windows"
-DAMAGE = "damaged spool: its last batches are gone, unless they were sent before"
+DAMAGE = "damaged spool: batches are gone, of this start or of earlier ones, unless they were sent before"
 
 
 def close_journal(spool: Spool, agent: str) -> bytes | None:
@@ -49,7 +49,7 @@ def gap_after_crash(spool: Spool, last: Progressed | None, agent: str, left: byt
     written. `left` is the batch that `close_journal` had no room for."""
     if last is None:
         return None
-    gone = max(0, last.spool_next - spool.next) + sum([len(numbers) for numbers in spool.lost])
+    cut = max(0, last.spool_next - spool.next)
     held = 0  # the number after the last batch of the epoch that is there
     entries = (entry.data for entry in spool.entries(spool.first))
     for data in chain(entries, () if left is None else (left,)):
@@ -63,15 +63,16 @@ def gap_after_crash(spool: Spool, last: Progressed | None, agent: str, left: byt
                     _go_on(last, data, agent)
         except MalformedBatch as error:
             _LOG.error("an entry of the spool cannot be read agent=%s error=%s", agent, error)
+    gone = cut + sum([len(numbers) for numbers in spool.lost])  # now that all of it was read
     if gone:
         _LOG.error("the spool is damaged, batches cannot be read count=%d agent=%s", gone, agent)
-    # Those before others that are there are missed by the cloud when these arrive.
-    at_the_end = gone > 0 and held < last.next_seq
-    if last.ended and not at_the_end:
+    reasons = [text for text, is_true in ((CRASH, not last.ended), (DAMAGE, gone)) if is_true]
+    if not reasons:
         return None
-    reason = CRASH if not at_the_end else DAMAGE if last.ended else f"{CRASH}; {DAMAGE}"
+    # Batches before others of their epoch are missed, and named, by the cloud when these arrive.
+    at_the_end = gone > 0 and held < last.next_seq
     return Gap(
-        reason,
+        "; ".join(reasons),
         last.epoch,
         last.nonce,
         batches=(max(held, last.next_seq - gone), last.next_seq - 1) if at_the_end else None,

@@ -20,10 +20,10 @@ def test_a_program_without_a_name_has_that_of_its_machine(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("state_home", "home", "folder"),
     [
-        ("/var/state", "/root", "/var/state/threadline"),
-        ("/var//state/", "/root", "/var/state/threadline"),
-        ("", "/root/", "/root/.local/state/threadline"),
-        (None, "/root", "/root/.local/state/threadline"),
+        ("/var/state", "/home/pi", "/var/state/threadline"),
+        ("/var//state/", "/home/pi", "/var/state/threadline"),
+        ("", "/home/pi/", "/home/pi/.local/state/threadline"),
+        (None, "/home/pi", "/home/pi/.local/state/threadline"),
     ],
 )
 def test_state_is_where_the_user_keeps_such_things(

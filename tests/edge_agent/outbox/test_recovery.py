@@ -141,6 +141,23 @@ def test_batches_that_the_disk_has_lost_at_the_end_are_named(
     assert f"batches cannot be read count={written - held}" in caplog.text
 
 
+def test_batches_that_are_lost_before_others_are_told_of_too(tmp_path: Path) -> None:
+    """They may be the last ones of an earlier start, which the cloud could not miss."""
+    last = Progressed(EPOCH.counter, EPOCH.nonce, 1, 1, True, spool_next=3)
+    with Spool.open(tmp_path) as spool:
+        spool.append(batch(0, begun(0), nonce=1, epoch=1))
+        spool.append(batch(1, begun(1), nonce=1, epoch=1, first_event=1))
+        spool.append(batch(0, begun(0), End(1)))
+    (segment,) = [path for path in tmp_path.iterdir() if ".v" in path.name]
+    content = bytearray(segment.read_bytes())
+    content[content.index(batch(1, begun(1), nonce=1, epoch=1, first_event=1)) + 12] ^= 0x55
+    segment.write_bytes(content)
+    with Spool.open(tmp_path) as spool:
+        assert (spool.count, spool.lost) == (2, [range(1, 2)])
+        gap = gap_after_crash(spool, last, AGENT)
+        assert gap is not None and (gap.reason, gap.batches) == (DAMAGE, None)
+
+
 def test_a_spool_of_which_nothing_is_left_is_not_taken_for_one_that_was_sent(tmp_path: Path) -> None:
     with Bench(tmp_path, batch_age_s=0.1) as bench:
         bench.put(begun(0), End(9))
