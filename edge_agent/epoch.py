@@ -10,7 +10,7 @@ import os
 from zlib import crc32
 
 from edge_agent.logger import Logger
-from edge_agent.spool.files import make_folder, write_at
+from edge_agent.spool.files import write_at
 from protocol.structs import Struct
 
 _LOG = Logger(__name__)
@@ -32,7 +32,7 @@ def begin_epoch(folder: str | os.PathLike[str]) -> Epoch:
     folder = os.fspath(folder)
     counter = _last_counter(os.path.join(folder, _FILE)) + 1
     try:
-        make_folder(folder)
+        os.makedirs(folder, exist_ok=True)
         _save(folder, counter)
     except OSError as error:
         _LOG.warning("epoch %d: the counter cannot be kept and may repeat: %s", counter, error)

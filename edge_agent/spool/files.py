@@ -26,11 +26,6 @@ def try_truncate(fd: int, size_bytes: int) -> None:
         pass
 
 
-def make_folder(path: str) -> None:
-    """Make a folder and those above it, as far as they are missing; another process may be making them too."""
-    os.makedirs(path, exist_ok=True)
-
-
 def read_whole(path: str) -> bytes:
     """All bytes of a file, with zeros for the blocks that the disk cannot read any more."""
     fd = os.open(path, os.O_RDONLY)

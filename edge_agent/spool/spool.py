@@ -32,7 +32,7 @@ from edge_agent.spool.errors import (
     SpoolUnusable,
     SpoolUnwritable,
 )
-from edge_agent.spool.files import LOCK_BYTES, hold_room, lock, make_folder, try_unlink
+from edge_agent.spool.files import LOCK_BYTES, hold_room, lock, try_unlink
 from edge_agent.spool.frames import HEADER_BYTES
 from edge_agent.spool.journal import Journal
 from edge_agent.spool.released import RELEASED_BYTES, ReleasedPosition
@@ -113,7 +113,7 @@ class Spool:
         self.recovered_journal: list[bytes] = []
         """The pieces of the entry that was being made when the last process ended."""
         try:
-            make_folder(folder)
+            os.makedirs(folder, exist_ok=True)
             self._lock_fd = lock(os.path.join(folder, "lock"))
             self._folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             self._load()
