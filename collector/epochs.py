@@ -12,15 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Any, cast
 
 from collector.log import Row
 from protocol.chunks import SEQ_BITS, Numbers, last_event, payload_ids, unpack
 from protocol.ids import StreamId
-from protocol.records import Gap, Lost
+from protocol.plan import PlanDocument, PlanError, delivering_name
+from protocol.records import Declared, Gap, Lost
 from protocol.structs import replaced
 from protocol.wire.answers import MOST_EARLY, Logged
 from protocol.wire.batch import Header
+from protocol.wire.errors import MalformedBatch
 from protocol.wire.sections import Kind, decode_section
 from protocol.wire.values import decode
 
@@ -46,7 +49,8 @@ class EpochState:
     next_seqs: dict[str, int] = field(default_factory=dict)
     own_streams: dict[str, int] = field(default_factory=dict)
     other_streams: dict[StreamKey, int] = field(default_factory=dict)
-    planned: bool = False
+    plan: bytes = b""
+    """As the agent told it (a section), empty if it did not."""
     ended: bool = False
     retired: bool = False
 
@@ -55,6 +59,11 @@ class EpochState:
         if stream.nonce == self.nonce and stream.agent == self.agent:
             return self.own_streams.get(stream.name)
         return self.other_streams.get((stream.agent, stream.nonce, stream.name))
+
+    @property
+    def sends(self) -> frozenset[str]:
+        """The names of the streams that go to other agents."""
+        return sends_in(self.plan)
 
     def trimmed(self, gap: Gap) -> Gap | None:
         """What of a gap is missing here, None if nothing is. An acknowledgement may have been lost, and then the agent
@@ -100,7 +109,7 @@ class EpochState:
             case Kind.REGISTER:
                 self._registered(*decode(row.data))
             case Kind.PLAN:
-                self.planned = True
+                self.plan = row.data
             case Kind.END:
                 self.ended = True
             case Kind.EVENT:
@@ -136,6 +145,17 @@ class EpochState:
         """What `told` gave."""
         others = {(agent, nonce, name): number for number, agent, nonce, name in told["other_streams"]}
         return cls(**{**told, "other_streams": others})
+
+
+@lru_cache(1024)
+def sends_in(plan: bytes) -> frozenset[str]:
+    """Of a plan that nobody vouches for: what cannot be read has none."""
+    try:
+        declared = cast("list[Declared]", decode_section(Kind.PLAN, plan, StreamId("", 0, ""))) if plan else []
+        nodes = [node for each in declared for node in PlanDocument.from_json(each.plan).nodes]
+    except (MalformedBatch, PlanError):
+        return frozenset()
+    return frozenset(delivering_name(node) for node in nodes if node.operator == "send")
 
 
 def _from(first: int, span: tuple[int, int] | None) -> tuple[int, int] | None:

@@ -15,7 +15,7 @@ from typing import cast
 
 import numpy as np
 
-from collector.epochs import MOST_OWN_STREAMS, AgentEpochs, Arrival, EpochState, Tally
+from collector.epochs import MOST_OWN_STREAMS, AgentEpochs, Arrival, EpochState, Tally, sends_in
 from collector.log import NOBODY, LogDamaged, LogError, Row, ShardWriter
 from collector.log.writer import SEGMENT_BYTES
 from collector.quarantine import Quarantine
@@ -95,6 +95,12 @@ class _Rows:
     """The batch after the last one that it says was given up."""
     records: int = 0
     origins: int = 0
+
+    @property
+    def sends(self) -> frozenset[str]:
+        """The names of the Send streams: the plan comes before what it is about, often in the same batch."""
+        told = next((row.data for row in self.rows if row.kind == Kind.PLAN), None)
+        return self.state.sends if told is None else sends_in(told)
 
     def add(self, kind: Kind, data: bytes) -> None:
         self.rows.append(Row(kind, self.state.agent, self.state.nonce, self.seq, data))
@@ -313,7 +319,7 @@ class ShardLog:
                 self._add_columns(made, kind, section, raw)
             elif kind is Kind.GAP:
                 self._add_gaps(made, known, batch.header, cast("list[Gap]", section))
-            elif kind is not Kind.PLAN or not made.state.planned:  # what stands for lost batches repeats the plan
+            elif kind is not Kind.PLAN or not made.state.plan:  # what stands for lost batches repeats the plan
                 made.add(kind, raw)
                 made.records += len(section)
         header = batch.header
@@ -329,7 +335,7 @@ class ShardLog:
             made.records += len(section.stream)
             return
         if isinstance(section, DeliveryColumns):
-            made.add(kind, pack_deliveries(section, numbers))
+            made.add(kind, pack_deliveries(section, numbers, made.sends))
             made.origins += len(section.origin_seq)
         elif isinstance(section, SourceColumns):
             made.add(kind, pack_sources(section, numbers))

@@ -6,7 +6,7 @@ needs NumPy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -80,12 +80,13 @@ class SourceChunk:
 @dataclass(frozen=True, slots=True)
 class DeliveryChunk:
     """Deliveries; the origins of all of them follow one another. `remote` is 1 for an origin behind another agent's
-    Send, `more` for a delivery of which a later one tells further origins."""
+    Send, `more` for a delivery of which a later one tells further origins, `sent` for one of a Send."""
 
     id: Numbers
     ts: Numbers
     count: NDArray[np.int32]
     more: NDArray[np.uint8]
+    sent: NDArray[np.uint8]
     origin_id: Numbers
     origin_ts: Numbers
     remote: NDArray[np.uint8]
@@ -105,15 +106,17 @@ def pack_sources(section: TupleColumns, numbers: Numbers) -> bytes:
     return pack([cloud_ids(numbers, section.stream, section.seq), _array(section.ts)])
 
 
-def pack_deliveries(section: DeliveryColumns, numbers: Numbers) -> bytes:
-    """Deliveries and their origins."""
+def pack_deliveries(section: DeliveryColumns, numbers: Numbers, sends: Collection[str] = ()) -> bytes:
+    """Deliveries and their origins; `sends` are the names of the Send streams."""
     of = _array(section.origin_stream)
+    sent = np.array([stream.name in sends for stream in section.streams], "u1")
     return pack(
         [
             cloud_ids(numbers, section.stream, section.seq),
             _array(section.ts),
             np.asarray(section.counts).astype("<i4"),
             np.asarray(section.more).astype("u1"),
+            sent[_array(section.stream)],
             cloud_ids(numbers, of >> 1, section.origin_seq),
             _array(section.origin_ts),
             (of & 1).astype("u1"),

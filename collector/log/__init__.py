@@ -16,9 +16,10 @@ from collector.log.errors import (
 from collector.log.layout import has_segments, listed
 from collector.log.reader import LogReader
 from collector.log.retention import remove_segments
-from collector.log.row import FIRST, NOBODY, Position, Row
+from collector.log.row import FIRST, NOBODY, Position
 from collector.log.verify import Fault, Finding, ShardReport, verify
 from collector.log.writer import Repair, ShardWriter
+from protocol.row import Row
 
 __all__ = [
     "FIRST",

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from collector.log.errors import LogDamaged, SegmentRemoved
 from collector.log.layout import damaged_path, lost_path, segment_numbers, segment_path, shard_folder, shards
 from collector.log.position import published
-from collector.log.row import FIRST, Position, Row
+from collector.log.row import FIRST, Position
 from collector.log.segment import ROW_SCHEMA, Frame, Segment
+from protocol.row import Row
 
 
 class _Piece(NamedTuple):

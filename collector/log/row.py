@@ -1,4 +1,4 @@
-"""A row of the log, its check, and the offsets by which readers name where they are."""
+"""The check of a row, and the offsets by which readers name where they are."""
 
 from __future__ import annotations
 
@@ -7,18 +7,9 @@ import zlib
 from typing import NamedTuple
 
 from collector.log.errors import UnfitRow
+from protocol.row import Row
 
 _NUMBERS = struct.Struct("<BQqI")
-
-
-class Row(NamedTuple):
-    """What one agent batch says of one kind; `data` means nothing to the log."""
-
-    kind: int
-    agent: str
-    nonce: int
-    seq: int
-    data: bytes
 
 
 class Position(NamedTuple):

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from collector.log.errors import LogDamaged
-from collector.log.row import Row, check_of
+from collector.log.row import check_of
+from protocol.row import Row
 
 ROW_SCHEMA = pa.schema(
     [

@@ -24,8 +24,9 @@ from collector.log.layout import (
     shards,
 )
 from collector.log.position import published
-from collector.log.row import FIRST, NOBODY, Position, Row
+from collector.log.row import FIRST, NOBODY, Position
 from collector.log.segment import Segment
+from protocol.row import Row
 
 GapOf = Callable[[Row], range | None]
 _EVERYTHING = Position(1 << 62, 0)

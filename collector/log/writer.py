@@ -41,8 +41,9 @@ from collector.log.layout import (
     sync_folder,
 )
 from collector.log.position import PublishedPosition, position_path
-from collector.log.row import FIRST, Position, Row, check_of
+from collector.log.row import FIRST, Position, check_of
 from collector.log.segment import HEADER, OtherSchema, Segment, encoded
+from protocol.row import Row
 
 log = logging.getLogger(__name__)
 

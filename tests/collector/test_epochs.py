@@ -226,10 +226,10 @@ def test_a_state_survives_a_snapshot() -> None:
         EpochState(AGENT, 4, 2**64 - 1, 7, 8, {"a": 1}),
         register(7, 3, "mine", nonce=2**64 - 1),
         register(7, 4, "theirs", "other", 2**63),
-        row(Kind.PLAN, 7),
+        row(Kind.PLAN, 7, b"a plan"),
         row(Kind.END, 8),
     )
-    assert state.planned
+    assert state.plan
     assert state.ended
     assert EpochState.from_told(state.told()) == state
 

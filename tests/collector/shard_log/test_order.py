@@ -12,6 +12,7 @@ from collector.log import LogUnwritable, ShardInUse
 from collector.shard_log import CODECS, GIVEN_UP, ShardLog
 from protocol.chunks import read_deliveries, read_payloads, read_progress, read_sources
 from protocol.ids import StreamId
+from protocol.plan import Node, PlanDocument
 from protocol.records import Declared, Delivery, End, Gap, Origin, OriginKind, Progress, SourcePayload
 from protocol.wire.batch import frame
 from protocol.wire.sections import Kind
@@ -107,6 +108,21 @@ def test_tuples_become_columns_with_ids_and_payloads(shard: Shard) -> None:
     order = [Kind(row.kind) for row in rows(shard)]
     assert order.index(Kind.REGISTER) < order.index(Kind.SOURCE)
     assert findings(shard) == []
+
+
+def test_deliveries_of_a_send_are_told_apart_also_after_a_restart(shard: Shard) -> None:
+    sending = (
+        Node("reports", "source", parameters={"ids": "uid", "watermarks": "ordered", "disorder_ms": 0}),
+        Node("out", "send", ("reports",), {"stream": "stopped", "to": ["hub-1"]}),
+        Node("alerts", "sink", ("reports",)),
+    )
+    plan = PlanDocument("p", "segments", sending).to_json()
+    alert, sent = (Delivery(AGENT.stream(name), 0, 40, "x", ()) for name in ("alerts", "stopped"))
+    shard.take(AGENT, AGENT.framed(0, Declared(plan), alert, sent))
+    shard.reopen()
+    shard.take(AGENT, AGENT.framed(1, sent, alert))
+    chunks = [read_deliveries(row.data).sent.tolist() for row in rows(shard) if row.kind == Kind.DELIVERY]
+    assert chunks == [[0, 1], [1, 0]]
 
 
 def test_a_stream_is_registered_once_per_epoch_that_names_it(shard: Shard) -> None:
