@@ -30,8 +30,6 @@ class SinkFlag(IntFlag):
 
     INCOMPLETE = 1
     """Some of its origins will never come: a Gap, or a damaged log."""
-    LATE = 2
-    """Some of its origins are in the late relation."""
 
 
 class Reason(IntEnum):

@@ -1,0 +1,1 @@
+"""The pipeline from the log to the live forward-provenance graph, on Spark Structured Streaming."""

@@ -1,0 +1,298 @@
+"""MU: replaces references to sent tuples by what those came from (GeneaLog, section 6), one level of agents per stage.
+
+A sink tuple k refers to d, which another agent has sent; d came from a and b: so k came from a and b. If these are
+tuples of sources, they are edges of the graph. If they were sent themselves, the next stage goes on with them.
+
+Agents are not in step. A reference waits for its delivery as long as need be, and meanwhile its sink counts as being no
+further than the sink tuple that waits. A delivery is kept until no sink can refer to it any more (purge).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.chunks import SEQ_BITS, Numbers, pack, unpack
+from protocol.graph import EdgeFlag, Reason, SinkFlag
+from protocol.records import BEGINNING, END_OF_TIME
+from spark_jobs.chunks import Chunk, Kind, by_bucket, joined
+from spark_jobs.fleet import Fleet, Frontiers, Waiting
+from spark_jobs.shelf import Columns, Groups, Layout, Shelf, spans
+from spark_jobs.split import SENT, read_control
+from spark_jobs.state import State
+
+_REFERENCES = Layout(flat=5)
+_SINK, _SINK_TS, _SENT, _SENT_TS, _PARTS = range(5)
+_PASSING = (Kind.CONTROL, Kind.EDGE, Kind.SINK, Kind.RESOLVED)
+
+
+class Mu:
+    """One stage, for chains that have `level` Sends before the sink."""
+
+    def __init__(self, level: int, levels: int, buckets: int) -> None:
+        self._level, self._levels, self._buckets = level, levels, buckets
+
+    def run(self, state: State, bucket: int, chunks: Sequence[Chunk]) -> list[Chunk]:
+        """What the next stage gets from one bucket in one micro-batch."""
+        fleet = Fleet.load(state)
+        for shard, rows in read_control(chunks):
+            fleet.apply(shard, rows)
+        fleet.save(state)
+        before = Waiting()
+        for chunk in chunks:
+            if chunk.kind == Kind.WAITING:
+                before.read(chunk.data)
+        work = _Work(self, state, fleet, fleet.frontiers(before))
+        sent = joined(chunks, Kind.SENT)
+        passing = work.keep(sent) if sent is not None else None
+        references = joined(chunks, Kind.REFERENCE)
+        due = work.due(None if sent is None else sent[1])
+        work.resolve([*due, references] if references is not None else due)
+        work.purge()
+        waiting = work.save()
+        for sink, hold in before.hold.items():
+            waiting.add(sink, hold, before.oldest[sink])
+        told = waiting.packed()
+        out = [chunk for chunk in chunks if chunk.kind in _PASSING or chunk.kind >= Kind.ROWS]
+        if passing is not None and len(passing[0]):
+            out.append(Chunk(Kind.SENT, bucket, pack(passing)))
+        out += work.out
+        out += [Chunk(Kind.WAITING, each, told) for each in range(self._buckets)]
+        out.append(Chunk(Kind.FIGURES, bucket, pack([np.array([self._level, *work.figures()], "<i8")])))
+        return out
+
+    @property
+    def level(self) -> int:
+        return self._level
+
+    @property
+    def is_last(self) -> bool:
+        return self._level == self._levels
+
+    @property
+    def buckets(self) -> int:
+        return self._buckets
+
+
+class _Work:
+    """One micro-batch in one bucket."""
+
+    def __init__(self, stage: Mu, state: State, fleet: Fleet, frontiers: Frontiers) -> None:
+        self._stage, self._state, self._fleet, self._frontiers = stage, state, fleet, frontiers
+        self._deliveries = Shelf(state, "sent", SENT, time=1, groups=_of_deliveries)
+        self._waiting = Shelf(state, "waiting", _REFERENCES, time=_SENT_TS, groups=_of_references, order=_SENT)
+        self._purged = _read_purged(state)
+        self._purged_before = dict(self._purged)
+        self.out: list[Chunk] = []
+
+    # Deliveries
+
+    def keep(self, sent: Columns) -> Columns | None:
+        """Keep the deliveries that this stage may be asked for; returns those that a later one may be asked for."""
+        streams = sent[0] >> SEQ_BITS
+        numbers, of = np.unique(streams, return_inverse=True)
+        depths = [self._fleet.reach(number).depths for number in numbers.tolist()]
+        wanted = np.array([bool(each >> self._stage.level & 1) for each in depths])[of]
+        later = np.array([bool(each >> self._stage.level + 1) for each in depths])[of]
+        if wanted.any():
+            self._deliveries.add(SENT.take(sent, np.flatnonzero(wanted)))
+        if not wanted.all():
+            self._let_go(streams[~wanted], sent[1][~wanted])
+        return SENT.take(sent, np.flatnonzero(later)) if later.any() and not self._stage.is_last else None
+
+    def _let_go(self, streams: Numbers, times: Numbers) -> None:
+        """From now on, who refers to these, or to older ones, is told that they are gone."""
+        for number in np.unique(streams).tolist():
+            below = int(times[streams == number].max()) + 1
+            self._purged[number] = max(below, self._purged.get(number, BEGINNING))
+
+    def purge(self) -> None:
+        """Let go of the deliveries to which no sink can refer any more."""
+        index = self._deliveries.index
+        streams = np.unique(np.concatenate([index.first, *self._changed_streams()]))
+        bounds = dict(zip(streams.tolist(), self._frontiers.of(streams).tolist(), strict=True))
+        bound_of = np.array([bounds[each] for each in index.first.tolist()], "<i8")
+        for slot in self._deliveries.slots_where(index.low < bound_of):
+            rows = self._deliveries.read(slot)
+            if rows is None:
+                continue
+            of = rows[0] >> SEQ_BITS
+            numbers, which = np.unique(of, return_inverse=True)
+            gone = rows[1] < np.array([bounds[each] for each in numbers.tolist()], "<i8")[which]
+            if gone.any():
+                self._let_go(of[gone], rows[1][gone])
+                self._deliveries.replace(slot, SENT.take(rows, np.flatnonzero(~gone)))
+        for number, bound in bounds.items():
+            if BEGINNING < bound < END_OF_TIME:
+                self._purged[number] = max(bound, self._purged.get(number, BEGINNING))
+
+    def _changed_streams(self) -> list[Numbers]:
+        nothing = np.zeros(len(self._deliveries.index.low), bool)
+        loaded = [self._deliveries.read(slot) for slot in self._deliveries.slots_where(nothing)]
+        return [rows[0] >> SEQ_BITS for rows in loaded if rows is not None]
+
+    # References
+
+    def due(self, arrived: Numbers | None) -> list[Columns]:
+        """References that have waited and for which something has changed."""
+        index, fleet = self._waiting.index, self._fleet
+        if not len(index.low):
+            return []
+        streams, which = np.unique(index.first, return_inverse=True)
+        passed = [max(fleet.watermark(each), self._purged.get(each, BEGINNING)) for each in streams.tolist()]
+        is_lost = [each in fleet.newly_lost for each in streams.tolist()]
+        slots = {*self._waiting.slots_where((index.low < np.array(passed, "<i8")[which]) | np.array(is_lost)[which])}
+        if arrived is not None:
+            slots.update(np.unique(self._waiting.slots_of(arrived)).tolist())
+        found: list[Columns] = []
+        for slot in sorted(slots):
+            rows = self._waiting.read(slot)
+            if rows is not None:
+                found.append(rows)
+                self._waiting.replace(slot, [column[:0] for column in rows])
+        return found
+
+    def resolve(self, tables: list[Columns]) -> None:
+        """Settle references, or let them wait."""
+        if not tables:
+            return
+        references = _REFERENCES.concat(tables)
+        slots = self._deliveries.slots_of(references[_SENT_TS])
+        missing: list[NDArray[Any]] = []
+        for slot in np.unique(slots).tolist():
+            rows = np.flatnonzero(slots == slot)
+            deliveries = self._deliveries.read(slot)
+            missing.append(rows if deliveries is None else self._match(references, rows, deliveries))
+        self._settle_missing(_REFERENCES.take(references, np.concatenate(missing)))
+
+    def _match(self, references: Columns, rows: Numbers, deliveries: Columns) -> Numbers:
+        """Unfold the references whose deliveries are here as a whole; returns the others."""
+        ids, more = deliveries[0], deliveries[2]
+        wanted = references[_SENT][rows]
+        first, last = np.searchsorted(ids, wanted), np.searchsorted(ids, wanted, "right")
+        is_whole = (last > first) & (more[np.maximum(last, 1) - 1] == 0)
+        self._unfold(_REFERENCES.take(references, rows[is_whole]), deliveries, first[is_whole], last[is_whole])
+        rest: Numbers = rows[~is_whole]
+        return rest
+
+    def _unfold(self, references: Columns, deliveries: Columns, first: Numbers, last: Numbers, flag: int = 0) -> None:
+        """References to the parts `first` to `last` of deliveries: tell the origins instead."""
+        if not len(first):
+            return
+        ends = np.r_[0, np.cumsum(deliveries[3])]
+        counts = ends[last] - ends[first]
+        places = spans(ends[first], counts)
+        which = np.repeat(np.arange(len(first)), counts)
+        origins, times, remote = (column[places] for column in deliveries[4:])
+        is_remote = remote == 1
+        sinks, sink_times, parts = (references[each][which] for each in (_SINK, _SINK_TS, _PARTS))
+        changes = np.full(len(first), -1, "<i8")
+        edges = [sinks, sink_times, origins, times, parts, np.zeros(len(which), "u1")]
+        if is_remote.any() and self._stage.is_last:
+            edges[5] = np.where(is_remote, np.uint8(EdgeFlag.TOO_DEEP), np.uint8(0))
+        elif is_remote.any():
+            onward = [column[is_remote] for column in edges[:5]]
+            self.out += by_bucket(Kind.REFERENCE, onward[_SENT], onward, self._stage.buckets)
+            changes += np.bincount(which[is_remote], minlength=len(first))
+            edges = [column[~is_remote] for column in edges]
+        self.out += by_bucket(Kind.EDGE, edges[2], edges, self._stage.buckets)
+        self._settled(references, changes, flag)
+
+    def _settled(self, references: Columns, changes: Numbers, flag: int = 0) -> None:
+        """Tell the sink tuples that so many references of theirs are settled."""
+        sinks, first, which = np.unique(references[_SINK], return_index=True, return_inverse=True)
+        total = np.zeros(len(sinks), "<i8")
+        np.add.at(total, which, changes)
+        columns = [sinks, references[_SINK_TS][first], total, np.full(len(sinks), flag, "u1")]
+        self.out += by_bucket(Kind.RESOLVED, sinks, columns, self._stage.buckets)
+
+    def _settle_missing(self, references: Columns) -> None:
+        """References whose deliveries are not here: they wait, unless it is known that these will not come."""
+        if not len(references[0]):
+            return
+        streams, which = np.unique(references[_SENT] >> SEQ_BITS, return_inverse=True)
+        times = references[_SENT_TS]
+        purged = np.array([self._purged.get(each, BEGINNING) for each in streams.tolist()], "<i8")
+        is_late = times < purged[which]
+        watermarks = np.array([self._fleet.watermark(each) for each in streams.tolist()], "<i8")
+        is_lost = times < watermarks[which]
+        seqs = references[_SENT] & (1 << SEQ_BITS) - 1
+        for place, number in enumerate(streams.tolist()):
+            for low, high in self._fleet.lost(number):
+                is_lost |= (which == place) & (low <= seqs) & (seqs <= high)
+        is_lost &= ~is_late
+        if is_late.any():
+            self._give_up_late(_REFERENCES.take(references, np.flatnonzero(is_late)))
+        if is_lost.any():
+            self._give_up_lost(_REFERENCES.take(references, np.flatnonzero(is_lost)))
+        waits = ~is_late & ~is_lost
+        if waits.any():
+            self._waiting.add(_REFERENCES.take(references, np.flatnonzero(waits)))
+
+    def _give_up_late(self, references: Columns) -> None:
+        sinks, _, origins, times, _ = references
+        reason = np.full(len(sinks), Reason.PURGED, "u1")
+        self.out += by_bucket(Kind.LATE, sinks, [sinks, origins, times, reason], self._stage.buckets)
+        self._settled(references, np.full(len(sinks), -1, "<i8"))
+
+    def _give_up_lost(self, references: Columns) -> None:
+        """Of what was told in parts, some may have come before the rest was lost."""
+        sinks, _, origins, times, _ = references
+        self.out += by_bucket(Kind.LOST, sinks, [sinks, origins], self._stage.buckets)
+        slots = self._deliveries.slots_of(times)
+        is_settled = np.zeros(len(sinks), bool)
+        for slot in np.unique(slots).tolist():
+            deliveries = self._deliveries.read(slot)
+            if deliveries is not None:
+                rows = np.flatnonzero(slots == slot)
+                first = np.searchsorted(deliveries[0], origins[rows])
+                last = np.searchsorted(deliveries[0], origins[rows], "right")
+                found = last > first
+                some = _REFERENCES.take(references, rows[found])
+                self._unfold(some, deliveries, first[found], last[found], SinkFlag.INCOMPLETE)
+                is_settled[rows[found]] = True
+        rest = _REFERENCES.take(references, np.flatnonzero(~is_settled))
+        if len(rest[0]):
+            self._settled(rest, np.full(len(rest[0]), -1, "<i8"), SinkFlag.INCOMPLETE)
+
+    # The end of the micro-batch
+
+    def save(self) -> Waiting:
+        """Keep everything; returns what waits."""
+        self._deliveries.save()
+        self._waiting.save()
+        if self._purged != self._purged_before:
+            columns = [np.array(list(column), "<i8") for column in (self._purged.keys(), self._purged.values())]
+            self._state.put("purged", 0, pack(columns))
+        waiting, index, fleet = Waiting(), self._waiting.index, self._fleet
+        for sent, sink, low, oldest in zip(*(column.tolist() for column in index), strict=True):
+            if fleet.is_retired(sent):  # what comes of it after all is late
+                waiting.add(sink, END_OF_TIME, oldest)
+            else:
+                waiting.add(sink, min(oldest, low + fleet.delay(sent, sink)), oldest)
+        return waiting
+
+    def figures(self) -> tuple[int, int]:
+        """How many deliveries are kept and how many references wait."""
+        return len(self._deliveries), len(self._waiting)
+
+
+def _of_deliveries(columns: Columns) -> Groups:
+    streams = columns[0] >> SEQ_BITS
+    nothing = np.zeros(len(streams), "<i8")
+    return Groups(streams, nothing, columns[1], nothing)
+
+
+def _of_references(columns: Columns) -> Groups:
+    return Groups(columns[_SENT] >> SEQ_BITS, columns[_SINK] >> SEQ_BITS, columns[_SENT_TS], columns[_SINK_TS])
+
+
+def _read_purged(state: State) -> dict[int, int]:
+    found = state.get("purged", 0)
+    if found is None:
+        return {}
+    numbers, times = unpack(found)
+    return dict(zip(numbers.tolist(), times.tolist(), strict=True))

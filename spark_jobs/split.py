@@ -1,0 +1,82 @@
+"""From rows of the log to chunk rows: without memory, shard by shard.
+
+Every record goes to the bucket that will need it: a sent tuple by its own id, a reference by the id of what it refers
+to, an origin that is a source by the source's id, a sink tuple by its own id. Control rows go to every bucket, so every
+bucket takes part in every micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from protocol.chunks import DeliveryChunk, pack, read_deliveries
+from protocol.row import Row
+from protocol.wire.sections import Kind as RowKind
+from spark_jobs.chunks import Chunk, Kind, bucket_of, by_bucket, pack_rows, read_rows
+from spark_jobs.fleet import CONTROL
+from spark_jobs.shelf import Columns, Layout
+
+SENT = Layout(flat=4, ragged=3)
+"""The columns of Kind.SENT."""
+
+
+def split(shard: int, rows: Iterable[Row], buckets: int) -> Iterator[Chunk]:
+    """The chunk rows of all rows that one shard adds to a micro-batch."""
+    control: list[Row] = []
+    kept: list[Row] = []
+    deliveries: list[DeliveryChunk] = []
+    for row in rows:
+        if row.kind in CONTROL:
+            control.append(row)
+        if row.kind == RowKind.DELIVERY:
+            deliveries.append(read_deliveries(row.data))
+        elif row.kind != RowKind.SOURCE:  # whose payloads say it all
+            kept.append(row)
+    told = np.array([shard], "<i8").tobytes() + pack_rows(control)
+    for bucket in range(buckets):
+        yield Chunk(Kind.CONTROL, bucket, told)
+    if kept:
+        yield Chunk(Kind.ROWS, shard % buckets, pack_rows(kept))
+    if deliveries:
+        yield from _split_deliveries(shard, deliveries, buckets)
+
+
+def read_control(chunks: Iterable[Chunk]) -> Iterator[tuple[int, list[Row]]]:
+    """The control rows of each shard."""
+    found = [chunk.data for chunk in chunks if chunk.kind == Kind.CONTROL]
+    for data in sorted(found, key=lambda each: int(np.frombuffer(each, "<i8", 1)[0])):
+        yield int(np.frombuffer(data, "<i8", 1)[0]), read_rows(data[8:])
+
+
+def _split_deliveries(shard: int, deliveries: list[DeliveryChunk], buckets: int) -> Iterator[Chunk]:
+    names = ("id", "ts", "more", "sent", "count", "origin_id", "origin_ts", "remote")
+    every = {name: np.concatenate([getattr(each, name) for each in deliveries]) for name in names}
+    counts = every["count"].astype("<i8")
+    table = [every["id"], every["ts"], every["more"], counts, every["origin_id"], every["origin_ts"], every["remote"]]
+    is_sent = every["sent"] == 1
+    if is_sent.any():
+        yield from _split_sent(shard, SENT.take(table, np.flatnonzero(is_sent)), buckets)
+        table = SENT.take(table, np.flatnonzero(~is_sent))
+    ids, times, more, counts, origins, origin_times, remote = table
+    if len(ids):
+        row_of = np.repeat(np.arange(len(ids)), counts)
+        is_remote = remote == 1
+        references = np.bincount(row_of[is_remote], minlength=len(ids))
+        yield from by_bucket(Kind.SINK, ids, [ids, times, references.astype("<i8"), more], buckets)
+        columns = [ids[row_of], times[row_of], origins, origin_times, more[row_of]]
+        if is_remote.any():
+            chosen = [column[is_remote] for column in columns]
+            yield from by_bucket(Kind.REFERENCE, chosen[2], chosen, buckets)
+            columns = [column[~is_remote] for column in columns]
+        yield from by_bucket(Kind.EDGE, columns[2], [*columns, np.zeros(len(columns[0]), "u1")], buckets)
+
+
+def _split_sent(shard: int, table: Columns, buckets: int) -> Iterator[Chunk]:
+    yield Chunk(Kind.INTERMEDIATE, shard % buckets, pack(table))
+    of = bucket_of(table[0], buckets)
+    for bucket in range(buckets):
+        rows = np.flatnonzero(of == bucket)
+        if len(rows):
+            yield Chunk(Kind.SENT, bucket, pack(SENT.take(table, rows)))

@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import pytest
+
+from protocol.records import BEGINNING, END_OF_TIME, Gap, Lost
+from protocol.row import Row
+from protocol.wire.sections import Kind
+from spark_jobs.fleet import Fleet, Waiting
+from tests.spark_jobs.rows import (
+    PACKER,
+    end,
+    gap,
+    plan,
+    progress,
+    receive,
+    register,
+    retire,
+    send,
+    sink,
+    source,
+    window,
+)
+from tests.support.plain_state import PlainState
+
+READINGS, SENT, ALERTS, OTHER = 1, 2, 3, 4
+EDGE = (source("readings"), window("minutes", "readings", 60), send("minutes", "minutes", "hub"))
+HUB = (receive("in", "edge", "minutes"), window("hours", "in", 3_600), sink("alerts", "hours"))
+NAMES = [register(READINGS, "edge", "readings"), register(SENT, "edge", "minutes"), register(ALERTS, "hub", "alerts")]
+
+
+def fleet_of(*rows: Row, state: PlainState | None = None) -> Fleet:
+    """A fleet that was told the rows of one shard, then written and read again."""
+    state = PlainState() if state is None else state
+    fleet = Fleet.load(state)
+    fleet.apply(0, rows)
+    fleet.save(state)
+    return Fleet.load(state)
+
+
+def bounds(fleet: Fleet, *streams: int, waiting: Waiting | None = None) -> list[int]:
+    frontiers = fleet.frontiers(waiting or Waiting())
+    return [frontiers.bound(each) for each in streams]
+
+
+def test_u_is_the_sum_of_the_windows_over_all_agents() -> None:
+    fleet = fleet_of(*NAMES, plan("edge", *EDGE), plan("hub", *HUB), progress("hub", ALERTS, 10_000))
+    assert fleet.reach(READINGS).sinks == {("hub", "alerts"): 3_660}
+    assert fleet.reach(SENT).sinks == {("hub", "alerts"): 3_600}
+    assert bounds(fleet, READINGS, SENT) == [10_000 - 3_660, 10_000 - 3_600]
+    assert fleet.delay(SENT, ALERTS) == 3_600
+
+
+def test_what_a_length_window_holds_back_counts_as_well() -> None:
+    fleet = fleet_of(*NAMES, plan("edge", *EDGE), plan("hub", *HUB), progress("hub", ALERTS, 10_000, hold=4_000))
+    assert bounds(fleet, READINGS) == [4_000 - 3_660]
+
+
+def test_a_receiver_holds_everything_back_until_its_plan_is_there() -> None:
+    state = PlainState()
+    fleet = fleet_of(*NAMES, plan("edge", *EDGE), state=state)
+    assert bounds(fleet, READINGS, SENT) == [BEGINNING, BEGINNING]
+    fleet = fleet_of(plan("hub", *HUB), state=state)
+    assert bounds(fleet, READINGS) == [BEGINNING], "it has not promised anything yet"
+    fleet = fleet_of(progress("hub", ALERTS, 9_000), state=state)
+    assert bounds(fleet, READINGS) == [9_000 - 3_660]
+
+
+def test_a_receiver_whose_plan_does_not_receive_holds_nothing_back() -> None:
+    fleet = fleet_of(*NAMES, plan("edge", *EDGE), plan("hub", source("own"), sink("alerts", "own")))
+    assert bounds(fleet, READINGS, SENT) == [END_OF_TIME, END_OF_TIME]
+
+
+def test_only_reachable_sinks_count() -> None:
+    nodes = (source("a"), source("b"), sink("fast", "a"), window("w", "b", 5), sink("slow", "b"), sink("both", "w"))
+    names = [register(number, "edge", name) for number, name in enumerate(("a", "b", "fast", "slow", "both"), 1)]
+    told = [progress("edge", 3, 100), progress("edge", 4, 20), progress("edge", 5, 50)]
+    assert bounds(fleet_of(*names, plan("edge", *nodes), *told), 1, 2) == [100, 20]
+
+
+def test_waiting_references_hold_their_sink_back_even_if_it_is_closed() -> None:
+    waiting = Waiting()
+    waiting.add(ALERTS, 5_000, 5_000)
+    rows = [*NAMES, plan("edge", *EDGE), plan("hub", *HUB), progress("hub", ALERTS, 10_000)]
+    assert bounds(fleet_of(*rows), READINGS, waiting=waiting) == [5_000 - 3_660]
+    ended = fleet_of(*rows, end("hub"))
+    assert bounds(ended, READINGS, waiting=waiting) == [5_000 - 3_660]
+    assert bounds(ended, READINGS) == [END_OF_TIME]
+
+
+def test_what_waits_survives_packing() -> None:
+    waiting, read = Waiting(), Waiting()
+    waiting.add(7, 5, 6)
+    waiting.add(7, 9, 2)
+    waiting.add(3, END_OF_TIME, BEGINNING)
+    read.read(waiting.packed())
+    assert read == waiting
+    assert read.hold == {3: END_OF_TIME, 7: 5}
+    assert read.oldest == {3: BEGINNING, 7: 2}
+
+
+# Starts that follow one another
+
+
+def test_a_new_start_opens_its_sinks_anew_and_closes_the_old_ones() -> None:
+    state = PlainState()
+    fleet_of(*NAMES, plan("edge", *EDGE), plan("hub", *HUB), progress("hub", ALERTS, 10_000), state=state)
+    fleet = fleet_of(plan("hub", *HUB, nonce=2), state=state)
+    assert bounds(fleet, READINGS) == [BEGINNING]
+    assert fleet.is_over(ALERTS)
+    again = [register(OTHER, "hub", "alerts", nonce=2), progress("hub", OTHER, 8_000, nonce=2)]
+    assert bounds(fleet_of(*again, state=state), READINGS) == [8_000 - 3_660]
+
+
+def test_a_plan_that_is_told_again_changes_nothing() -> None:
+    rows = [*NAMES, plan("edge", *EDGE), plan("hub", *HUB), progress("hub", ALERTS, 10_000)]
+    assert bounds(fleet_of(*rows, plan("hub", *HUB)), READINGS) == [10_000 - 3_660]
+
+
+def test_a_sink_that_was_given_up_holds_nothing_back_until_it_returns() -> None:
+    state = PlainState()
+    fleet_of(*NAMES, plan("edge", *EDGE), plan("hub", *HUB), progress("hub", ALERTS, 4_000), state=state)
+    fleet = fleet_of(retire("hub"), state=state)
+    assert fleet.is_retired(ALERTS)
+    assert not fleet.is_over(ALERTS)
+    assert bounds(fleet, READINGS) == [END_OF_TIME]
+    fleet = fleet_of(progress("hub", ALERTS, 5_000), state=state)
+    assert not fleet.is_retired(ALERTS)
+    assert bounds(fleet, READINGS) == [5_000 - 3_660]
+
+
+def test_a_receiver_that_was_given_up_before_it_had_a_plan_is_not_waited_for() -> None:
+    assert bounds(fleet_of(*NAMES, plan("edge", *EDGE), retire("hub")), READINGS) == [END_OF_TIME]
+
+
+def test_a_start_that_was_cut_short_is_over() -> None:
+    fleet = fleet_of(*NAMES, plan("edge", *EDGE), gap("edge", Gap("killed", 1, 1, next_event=0), nonce=2))
+    assert fleet.is_over(SENT)
+    assert fleet.watermark(SENT) == END_OF_TIME
+
+
+def test_lost_tuples_of_a_send() -> None:
+    told = Gap("spool full", 1, 1, tuples=(Lost("minutes", 3, 5), Lost("readings", 1, 2)))
+    fleet = fleet_of(*NAMES, plan("edge", *EDGE), gap("edge", told))
+    assert fleet.lost(SENT) == [(3, 5)]
+    assert fleet.lost(READINGS) == []
+
+
+def test_a_gap_says_at_once_of_which_streams() -> None:
+    fleet = Fleet.load(PlainState())
+    fleet.apply(0, [*NAMES, plan("edge", *EDGE), gap("edge", Gap("lost", 1, 1, tuples=(Lost("minutes", 3, 5),)))])
+    assert fleet.newly_lost == {SENT}
+
+
+# Odd plans
+
+
+def test_agents_that_send_in_a_circle_hold_their_streams_for_ever() -> None:
+    rows = [register(1, "a", "s"), register(2, "a", "x"), register(3, "c", "t"), register(4, "b", "y")]
+    rows.append(
+        plan("a", source("s"), receive("in", "b", "y"), sink("k", "in"), send("x", "s", "b"), send("z", "in", "b"))
+    )
+    rows.append(
+        plan("b", receive("in", "a", "x"), receive("back", "a", "z"), send("y", "in", "a"), send("w", "back", "a"))
+    )
+    fleet = fleet_of(*rows)
+    assert fleet.reach(1).sinks == {("a", "k"): 0}, "to and fro is no circle"
+    loop = plan("b", receive("in", "a", "z"), send("y", "in", "a"), nonce=2)
+    assert bounds(fleet_of(*rows, loop), 4) == [BEGINNING]
+
+
+@pytest.mark.parametrize("number", [READINGS, 99])
+def test_streams_of_which_no_plan_tells_are_held(number: int) -> None:
+    assert bounds(fleet_of(*NAMES), number) == [BEGINNING]
+
+
+def test_a_stream_that_no_plan_tells_of_is_let_go_when_its_start_is_over() -> None:
+    assert bounds(fleet_of(*NAMES, end("edge")), READINGS) == [END_OF_TIME]
+
+
+def test_a_plan_that_cannot_be_read_stops_nobody() -> None:
+    fleet = fleet_of(*NAMES, Row(Kind.PLAN, "edge", 1, 0, b"\xff\xff"), plan("hub", *HUB))
+    assert bounds(fleet, READINGS) == [BEGINNING]
+
+
+def test_how_deep_a_stream_lies() -> None:
+    rows = [register(1, "a", "x"), register(2, "b", "y"), register(3, "b", "x2")]
+    rows.append(plan("a", source("s"), send("x", "s", "b", "c")))
+    rows.append(plan("b", receive("in", "a", "x"), send("y", "in", "c"), sink("k", "in")))
+    rows.append(plan("c", receive("in", "b", "y"), receive("also", "a", "x"), sink("k", "in"), sink("k2", "also")))
+    fleet = fleet_of(*rows)
+    assert fleet.reach(1).depths == 0b110
+    assert fleet.reach(2).depths == 0b010
+
+
+def test_many_ways_through_many_agents_are_found_quickly() -> None:
+    rows = [register(1, "a0", "s")]
+    count = 40
+    for number in range(count):
+        name, to = f"a{number}", f"a{number + 1}"
+        ins = [source("s")] if not number else [receive(f"in{k}", f"a{number - 1}", f"x{k}") for k in (0, 1)]
+        nodes = [*ins]
+        for k in (0, 1):
+            of = "s" if not number else f"in{k}"
+            nodes.append(send(f"x{k}", of, to) if number < count - 1 else sink(f"x{k}", of))
+        if number:
+            nodes.append(sink("both", "in0"))
+        rows.append(plan(name, *nodes))
+    assert len(fleet_of(*rows).reach(1).sinks) == count - 1 + 2
+
+
+# Snapshots
+
+
+def snapshot(agent: str, nonce: int, plan_row: Row | None, own: dict[str, int], **flags: bool) -> Row:
+    told = {
+        "agent": agent,
+        "epoch": 1,
+        "nonce": nonce,
+        "next_seq": 5,
+        "next_event": 0,
+        "next_seqs": {},
+        "own_streams": own,
+        "other_streams": [[SENT, "edge", 1, "minutes"]],
+        "plan": plan_row.data if plan_row else b"",
+        "ended": False,
+        "retired": False,
+    }
+    return Row(Kind.SNAPSHOT, agent, nonce, 5, PACKER.encode({**told, **flags}))
+
+
+def test_a_reader_that_begins_later_knows_what_is_in_force() -> None:
+    rows = [
+        snapshot("edge", 1, plan("edge", *EDGE), {"readings": READINGS, "minutes": SENT}),
+        snapshot("hub", 1, plan("hub", *HUB), {"alerts": ALERTS}),
+        progress("hub", ALERTS, 10_000),
+    ]
+    assert bounds(fleet_of(*rows), READINGS) == [10_000 - 3_660]
+
+
+def test_a_later_snapshot_of_the_same_shard_is_no_news() -> None:
+    state = PlainState()
+    fleet_of(*NAMES, plan("edge", *EDGE), plan("hub", *HUB), progress("hub", ALERTS, 10_000), state=state)
+    fleet_of(plan("hub", *HUB, nonce=2), progress("hub", ALERTS, 10_000, nonce=2), state=state)
+    fleet = fleet_of(snapshot("hub", 1, plan("hub", *HUB), {"alerts": ALERTS}), state=state)
+    assert fleet.is_over(ALERTS)
