@@ -9,7 +9,7 @@ further than the sink tuple that waits. A delivery is kept until no sink can ref
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,7 @@ class Mu:
         out = [chunk for chunk in chunks if chunk.kind in _PASSING or chunk.kind >= Kind.ROWS]
         if passing is not None and len(passing[0]):
             out.append(Chunk(Kind.SENT, bucket, pack(passing)))
-        out += work.out
+        out += work.out()
         out += [Chunk(Kind.WAITING, each, told) for each in range(self._buckets)]
         out.append(Chunk(Kind.FIGURES, bucket, pack([np.array([self._level, *work.figures()], "<i8")])))
         return out
@@ -86,7 +86,7 @@ class _Work:
         self._waiting = Shelf(state, "waiting", _REFERENCES, time=_SENT_TS, groups=_of_references, order=_SENT)
         self._purged = _read_purged(state)
         self._purged_before = dict(self._purged)
-        self.out: list[Chunk] = []
+        self._told: dict[Kind, list[Columns]] = {}
 
     # Deliveries
 
@@ -194,20 +194,16 @@ class _Work:
         if is_remote.any() and self._stage.is_last:
             edges[5] = np.where(is_remote, np.uint8(EdgeFlag.TOO_DEEP), np.uint8(0))
         elif is_remote.any():
-            onward = [column[is_remote] for column in edges[:5]]
-            self.out += by_bucket(Kind.REFERENCE, onward[_SENT], onward, self._stage.buckets)
+            self._tell(Kind.REFERENCE, [column[is_remote] for column in edges[:5]])
             changes += np.bincount(which[is_remote], minlength=len(first))
             edges = [column[~is_remote] for column in edges]
-        self.out += by_bucket(Kind.EDGE, edges[2], edges, self._stage.buckets)
+        self._tell(Kind.EDGE, edges)
         self._settled(references, changes, flag)
 
     def _settled(self, references: Columns, changes: Numbers, flag: int = 0) -> None:
-        """Tell the sink tuples that so many references of theirs are settled."""
-        sinks, first, which = np.unique(references[_SINK], return_index=True, return_inverse=True)
-        total = np.zeros(len(sinks), "<i8")
-        np.add.at(total, which, changes)
-        columns = [sinks, references[_SINK_TS][first], total, np.full(len(sinks), flag, "u1")]
-        self.out += by_bucket(Kind.RESOLVED, sinks, columns, self._stage.buckets)
+        """So many references of sink tuples are settled."""
+        flags = np.full(len(changes), flag, "u1")
+        self._tell(Kind.RESOLVED, [references[_SINK], references[_SINK_TS], changes, flags])
 
     def _settle_missing(self, references: Columns) -> None:
         """References whose deliveries are not here: they wait, unless it is known that these will not come."""
@@ -234,14 +230,13 @@ class _Work:
 
     def _give_up_late(self, references: Columns) -> None:
         sinks, _, origins, times, _ = references
-        reason = np.full(len(sinks), Reason.PURGED, "u1")
-        self.out += by_bucket(Kind.LATE, sinks, [sinks, origins, times, reason], self._stage.buckets)
+        self._tell(Kind.LATE, [sinks, origins, times, np.full(len(sinks), Reason.PURGED, "u1")])
         self._settled(references, np.full(len(sinks), -1, "<i8"))
 
     def _give_up_lost(self, references: Columns) -> None:
         """Of what was told in parts, some may have come before the rest was lost."""
         sinks, _, origins, times, _ = references
-        self.out += by_bucket(Kind.LOST, sinks, [sinks, origins], self._stage.buckets)
+        self._tell(Kind.LOST, [sinks, origins])
         slots = self._deliveries.slots_of(times)
         is_settled = np.zeros(len(sinks), bool)
         for slot in np.unique(slots).tolist():
@@ -259,6 +254,18 @@ class _Work:
             self._settled(rest, np.full(len(rest[0]), -1, "<i8"), SinkFlag.INCOMPLETE)
 
     # The end of the micro-batch
+
+    def _tell(self, kind: Kind, columns: Columns) -> None:
+        self._told.setdefault(kind, []).append(columns)
+
+    def out(self) -> Iterator[Chunk]:
+        """What was found out, for the buckets that it concerns."""
+        for kind, tables in self._told.items():
+            columns = [np.concatenate(column) for column in zip(*tables, strict=True)]
+            if kind == Kind.RESOLVED:
+                columns = _summed(columns)
+            by = columns[_SENT] if kind in (Kind.REFERENCE, Kind.EDGE) else columns[_SINK]
+            yield from by_bucket(kind, by, columns, self._stage.buckets)
 
     def save(self) -> Waiting:
         """Keep everything; returns what waits."""
@@ -278,6 +285,16 @@ class _Work:
     def figures(self) -> tuple[int, int]:
         """How many deliveries are kept and how many references wait."""
         return len(self._deliveries), len(self._waiting)
+
+
+def _summed(resolved: Columns) -> Columns:
+    """One row per sink tuple."""
+    sinks, first, which = np.unique(resolved[0], return_index=True, return_inverse=True)
+    changes = np.zeros(len(sinks), "<i8")
+    flags = np.zeros(len(sinks), "u1")
+    np.add.at(changes, which, resolved[2])
+    np.bitwise_or.at(flags, which, resolved[3])
+    return [sinks, resolved[1][first], changes, flags]
 
 
 def _of_deliveries(columns: Columns) -> Groups:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from protocol.chunks import DeliveryChunk, pack, read_deliveries
+from protocol.chunks import DeliveryChunk, pack, read_deliveries, read_progress
 from protocol.row import Row
 from protocol.wire.sections import Kind as RowKind
 from spark_jobs.chunks import Chunk, Kind, bucket_of, by_bucket, pack_rows, read_rows
@@ -27,13 +27,21 @@ def split(shard: int, rows: Iterable[Row], buckets: int) -> Iterator[Chunk]:
     control: list[Row] = []
     kept: list[Row] = []
     deliveries: list[DeliveryChunk] = []
+    promises = _Promises()
     for row in rows:
+        if row.kind == RowKind.PROGRESS:
+            promises.add(row)
+            continue
         if row.kind in CONTROL:
+            control += promises.taken(row.agent)
             control.append(row)
         if row.kind == RowKind.DELIVERY:
             deliveries.append(read_deliveries(row.data))
         elif row.kind != RowKind.SOURCE:  # whose payloads say it all
             kept.append(row)
+    last = list(promises.taken())
+    control += last
+    kept += last
     told = np.array([shard], "<i8").tobytes() + pack_rows(control)
     for bucket in range(buckets):
         yield Chunk(Kind.CONTROL, bucket, told)
@@ -41,6 +49,29 @@ def split(shard: int, rows: Iterable[Row], buckets: int) -> Iterator[Chunk]:
         yield Chunk(Kind.ROWS, shard % buckets, pack_rows(kept))
     if deliveries:
         yield from _split_deliveries(shard, deliveries, buckets)
+
+
+class _Promises:
+    """The last promise of each stream: what it had promised before does not matter any more."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, int], dict[int, tuple[int, int]]] = {}
+
+    def add(self, row: Row) -> None:
+        of = self._last.setdefault((row.agent, row.nonce), {})
+        chunk = read_progress(row.data)
+        for stream, watermark, hold in zip(
+            chunk.stream.tolist(), chunk.watermark.tolist(), chunk.hold.tolist(), strict=True
+        ):
+            of[stream] = watermark, hold
+
+    def taken(self, agent: str | None = None) -> Iterator[Row]:
+        """Rows instead of those that were added: of one agent, or all."""
+        for name, nonce in [each for each in self._last if agent in (None, each[0])]:
+            of = self._last.pop((name, nonce))
+            columns = [list(of), *([promise[side] for promise in of.values()] for side in (0, 1))]
+            data = pack([np.array(column, "<i8") for column in columns])
+            yield Row(RowKind.PROGRESS, name, nonce, 0, data)
 
 
 def read_control(chunks: Iterable[Chunk]) -> Iterator[tuple[int, list[Row]]]:
