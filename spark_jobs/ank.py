@@ -10,6 +10,7 @@ two sent tuples may have come from the same source.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,11 +20,12 @@ from protocol.chunks import SEQ_BITS, Numbers, pack, unpack
 from protocol.graph import EdgeFlag, Reason, SinkFlag
 from protocol.records import BEGINNING, END_OF_TIME
 from spark_jobs.chunks import Chunk, Kind, joined
-from spark_jobs.fleet import Fleet, Waiting
+from spark_jobs.fleet import Fleet, Waiting, read_waiting
 from spark_jobs.shelf import Columns, Groups, Layout, Shelf
 from spark_jobs.split import read_control
 from spark_jobs.state import State
 
+MOST_FRONTIERS = 100  # that are told: those of the sinks that are furthest behind
 LEVEL = 0  # in its figures: those of MU have the numbers of their levels
 _SOURCES = Layout(flat=2)  # id, ts
 _PENDING = Layout(flat=5)  # sink, ts, references that are not settled, whether there are more parts, flags
@@ -42,11 +44,7 @@ class Ank:
         for shard, rows in read_control(chunks):
             fleet.apply(shard, rows)
         fleet.save(state)
-        waiting = Waiting()
-        for chunk in chunks:
-            if chunk.kind == Kind.WAITING:
-                waiting.read(chunk.data)
-        work = _Work(state, bucket, fleet, waiting)
+        work = _Work(state, bucket, fleet, read_waiting(chunks, self._buckets))
         work.sink_tuples(joined(chunks, Kind.SINK), joined(chunks, Kind.RESOLVED))
         edges = joined(chunks, Kind.EDGE)
         if edges is not None:
@@ -247,6 +245,9 @@ class _Work:
         self._tell(Kind.STAMP, np.array([self._stamp()], "<i8"))
         kept = [LEVEL, len(self._sources), len(self._pending), len(self._pairs)]
         self._tell(Kind.FIGURES, np.array(kept, "<i8"))
+        if self._bucket == 0:
+            behind = sorted((reached, *sink) for sink, reached in self._frontiers.sinks.items())[:MOST_FRONTIERS]
+            self.out.append(Chunk(Kind.FRONTIERS, 0, json.dumps(behind).encode()))
 
     def _stamp(self) -> int:
         """How far the sinks have come that have said anything, never back."""

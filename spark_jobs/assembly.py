@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -57,12 +58,15 @@ class Figures:
     pending_sinks: int = 0
     pairs: int = 0
     frontiers: dict[str, int] = field(default_factory=dict)
+    """Of the sinks that are furthest behind: how far they have come, as `agent/sink`."""
 
 
 def figures(chunks: Sequence[Chunk]) -> Figures:
     """What the stages say of themselves."""
     found = Figures()
     for chunk in chunks:
+        if chunk.kind == Kind.FRONTIERS:
+            found.frontiers = {f"{agent}/{sink}": reached for reached, agent, sink in json.loads(chunk.data)}
         if chunk.kind != Kind.FIGURES:
             continue
         level, *numbers = unpack(chunk.data)[0].tolist()

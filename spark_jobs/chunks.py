@@ -51,6 +51,8 @@ class Kind(IntEnum):
     """How far the sinks have come."""
     FIGURES = 26
     """How much a bucket keeps."""
+    FRONTIERS = 27
+    """How far each sink has come, for people."""
 
 
 class Chunk(NamedTuple):

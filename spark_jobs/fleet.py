@@ -26,6 +26,8 @@ from protocol.row import Row
 from protocol.wire.errors import MalformedBatch
 from protocol.wire.sections import Kind, decode_section
 from protocol.wire.values import decode
+from spark_jobs.chunks import Chunk
+from spark_jobs.chunks import Kind as ChunkKind
 from spark_jobs.state import State
 
 CONTROL = (Kind.PLAN, Kind.PROGRESS, Kind.GAP, Kind.END, Kind.SNAPSHOT, Kind.REGISTER, Kind.RETIRE)
@@ -180,6 +182,17 @@ class Waiting:
             self.add(sink, hold, oldest)
 
 
+def read_waiting(chunks: Iterable[Chunk], buckets: int) -> Waiting:
+    """What waits in all buckets of the stage before. Without one of them, labels would come too early."""
+    waiting = Waiting()
+    told = [chunk.data for chunk in chunks if chunk.kind == ChunkKind.WAITING]
+    if len(told) != buckets:
+        raise RuntimeError(f"{len(told)} of {buckets} buckets have told what waits")
+    for data in told:
+        waiting.read(data)
+    return waiting
+
+
 class Fleet:
     """The fleet as one bucket of one stage knows it. Load, apply what is new, save, ask."""
 
@@ -206,6 +219,7 @@ class Fleet:
 
     def save(self, state: State) -> None:
         if not self._shared:
+            self._forget()
             blob = pickle.dumps(self._names, protocol=5)
             state.put("fleet", 0, blob)
             _cache(blob, _Kept(self._names, self._reach))
@@ -213,6 +227,14 @@ class Fleet:
         promises = sorted(self.progress.items())
         columns = [[number for number, _ in promises], *([each[side] for _, each in promises] for side in (0, 1))]
         state.put("progress", 0, pack([np.array(column, "<i8") for column in columns]))
+
+    def _forget(self) -> None:
+        """What a start had promised or lost does not matter once it is over: nothing more comes of it."""
+        self.progress = {number: each for number, each in self.progress.items() if not self.is_over(number)}
+        agents = self._names.agents
+        self._names.lost = {
+            each: of for each, of in self._names.lost.items() if each.nonce not in agents[each.agent].over
+        }
 
     def _own(self) -> _Names:
         """The names, to be changed."""

@@ -19,7 +19,7 @@ from protocol.chunks import SEQ_BITS, Numbers, pack, unpack
 from protocol.graph import EdgeFlag, Reason, SinkFlag
 from protocol.records import BEGINNING, END_OF_TIME
 from spark_jobs.chunks import Chunk, Kind, by_bucket, joined
-from spark_jobs.fleet import Fleet, Frontiers, Waiting
+from spark_jobs.fleet import Fleet, Frontiers, Waiting, read_waiting
 from spark_jobs.shelf import Columns, Groups, Layout, Shelf, spans
 from spark_jobs.split import SENT, read_control
 from spark_jobs.state import State
@@ -41,10 +41,7 @@ class Mu:
         for shard, rows in read_control(chunks):
             fleet.apply(shard, rows)
         fleet.save(state)
-        before = Waiting()
-        for chunk in chunks:
-            if chunk.kind == Kind.WAITING:
-                before.read(chunk.data)
+        before = read_waiting(chunks, self._buckets if self._level > 1 else 0)
         work = _Work(self, state, fleet, fleet.frontiers(before))
         sent = joined(chunks, Kind.SENT)
         passing = work.keep(sent) if sent is not None else None
@@ -274,7 +271,7 @@ class _Work:
         if self._purged != self._purged_before:
             columns = [np.array(list(column), "<i8") for column in (self._purged.keys(), self._purged.values())]
             self._state.put("purged", 0, pack(columns))
-        waiting, index, fleet = Waiting(), self._waiting.index, self._fleet
+        waiting, index, fleet = Waiting(), self._waiting.index.lowest(), self._fleet
         for sent, sink, low, oldest in zip(*(column.tolist() for column in index), strict=True):
             if fleet.is_retired(sent):  # what comes of it after all is late
                 waiting.add(sink, END_OF_TIME, oldest)
@@ -288,13 +285,14 @@ class _Work:
 
 
 def _summed(resolved: Columns) -> Columns:
-    """One row per sink tuple."""
+    """One row per sink tuple of which something has changed."""
     sinks, first, which = np.unique(resolved[0], return_index=True, return_inverse=True)
     changes = np.zeros(len(sinks), "<i8")
     flags = np.zeros(len(sinks), "u1")
     np.add.at(changes, which, resolved[2])
     np.bitwise_or.at(flags, which, resolved[3])
-    return [sinks, resolved[1][first], changes, flags]
+    is_news = (changes != 0) | (flags != 0)
+    return [column[is_news] for column in (sinks, resolved[1][first], changes, flags)]
 
 
 def _of_deliveries(columns: Columns) -> Groups:

@@ -62,6 +62,21 @@ class Groups(NamedTuple):
     low: Numbers
     other_low: Numbers
 
+    def lowest(self) -> Groups:
+        """One row per pair of streams."""
+        return Groups(*_lowest(self)[1:])
+
+
+def _lowest(groups: Groups) -> Columns:
+    """Per pair of streams how many rows it has, the streams themselves, and the lowest times."""
+    if not len(groups.first):
+        return [np.empty(0, "<i8")] * 5
+    order = np.lexsort((groups.second, groups.first))
+    first, second = groups.first[order], groups.second[order]
+    begins = np.flatnonzero(np.r_[True, (first[1:] != first[:-1]) | (second[1:] != second[:-1])])
+    lows = [np.minimum.reduceat(column[order], begins) for column in (groups.low, groups.other_low)]
+    return [np.diff(np.r_[begins, len(order)]), first[begins], second[begins], *lows]
+
 
 class Shelf:
     """A table in the state of a bucket. Save it when done."""
@@ -156,13 +171,8 @@ class Shelf:
 
     def _summary(self, slot: int, columns: Columns) -> Columns:
         """The rows of the index for one slot: one per pair of streams."""
-        groups = self._groups(columns)
-        order = np.lexsort((groups.second, groups.first))
-        first, second = groups.first[order], groups.second[order]
-        begins = np.flatnonzero(np.r_[True, (first[1:] != first[:-1]) | (second[1:] != second[:-1])])
-        lows = [np.minimum.reduceat(column[order], begins) for column in (groups.low, groups.other_low)]
-        counts = np.diff(np.r_[begins, len(order)])
-        return [np.full(len(begins), slot, "<i8"), counts, first[begins], second[begins], *lows]
+        counts, *groups = _lowest(self._groups(columns))
+        return [np.full(len(counts), slot, "<i8"), counts, *groups]
 
     def _widen(self) -> None:
         """Fewer slots: each twice as wide as before, as often as need be."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from protocol.chunks import pack
+from protocol.chunks import SEQ_BITS, pack
 from protocol.plan import JSON, Node, PlanDocument
 from protocol.records import END_OF_TIME, Declared, End, Gap
 from protocol.row import Row
@@ -70,3 +70,32 @@ def end(agent: str, nonce: int = 1) -> Row:
 
 def retire(agent: str, nonce: int = 1) -> Row:
     return Row(Kind.RETIRE, agent, nonce, 0, b"")
+
+
+def tuple_id(stream: int, seq: int) -> int:
+    return stream << SEQ_BITS | seq
+
+
+class Told(NamedTuple):
+    """A delivery: its origins are (id, ts, whether another agent has sent it)."""
+
+    id: int
+    ts: int
+    origins: tuple[tuple[int, int, bool], ...]
+    sent: bool = False
+    more: bool = False
+
+
+def delivered(agent: str, *tuples: Told, nonce: int = 1) -> Row:
+    origins = [origin for each in tuples for origin in each.origins]
+    columns = [
+        np.array([each.id for each in tuples], "<i8"),
+        np.array([each.ts for each in tuples], "<i8"),
+        np.array([len(each.origins) for each in tuples], "<i4"),
+        np.array([each.more for each in tuples], "u1"),
+        np.array([each.sent for each in tuples], "u1"),
+        np.array([origin[0] for origin in origins], "<i8"),
+        np.array([origin[1] for origin in origins], "<i8"),
+        np.array([origin[2] for origin in origins], "u1"),
+    ]
+    return Row(Kind.DELIVERY, agent, nonce, 0, pack(columns))

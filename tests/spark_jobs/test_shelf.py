@@ -23,9 +23,10 @@ def opened(state: PlainState) -> Shelf:
 
 
 def table(of: Model) -> Columns:
-    ids, ts, values = ([each[place] for each in of] for place in range(3))
+    values = [each[2] for each in of]
     flat = [value for each in values for value in each]
-    return [np.array(column, "<i8") for column in (ids, ts, [len(each) for each in values], flat)]
+    columns = [each[0] for each in of], [each[1] for each in of], [len(each) for each in values], flat
+    return [np.array(column, "<i8") for column in columns]
 
 
 def content(shelf: Shelf, model: Model) -> Model:
