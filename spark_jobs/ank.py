@@ -20,10 +20,11 @@ from protocol.chunks import SEQ_BITS, Numbers, pack, unpack
 from protocol.graph import EdgeFlag, Reason, SinkFlag
 from protocol.records import BEGINNING, END_OF_TIME
 from spark_jobs.chunks import Chunk, Kind, joined
-from spark_jobs.fleet import Fleet, Waiting, read_waiting
+from spark_jobs.fleet import Fleet
 from spark_jobs.shelf import Columns, Groups, Layout, Shelf
 from spark_jobs.split import read_control
 from spark_jobs.state import State
+from spark_jobs.waiting import Waiting, read_waiting
 
 MOST_FRONTIERS = 100  # that are told: those of the sinks that are furthest behind
 LEVEL = 0  # in its figures: those of MU have the numbers of their levels

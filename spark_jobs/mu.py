@@ -19,10 +19,11 @@ from protocol.chunks import SEQ_BITS, Numbers, pack, unpack
 from protocol.graph import EdgeFlag, Reason, SinkFlag
 from protocol.records import BEGINNING, END_OF_TIME
 from spark_jobs.chunks import Chunk, Kind, by_bucket, joined
-from spark_jobs.fleet import Fleet, Frontiers, Waiting, read_waiting
+from spark_jobs.fleet import Fleet, Frontiers
 from spark_jobs.shelf import Columns, Groups, Layout, Shelf, spans
 from spark_jobs.split import SENT, read_control
 from spark_jobs.state import State
+from spark_jobs.waiting import Waiting, read_waiting
 
 _REFERENCES = Layout(flat=5)
 _SINK, _SINK_TS, _SENT, _SENT_TS, _PARTS = range(5)

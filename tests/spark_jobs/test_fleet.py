@@ -5,7 +5,8 @@ import pytest
 from protocol.records import BEGINNING, END_OF_TIME, Gap, Lost
 from protocol.row import Row
 from protocol.wire.sections import Kind
-from spark_jobs.fleet import Fleet, Waiting
+from spark_jobs.fleet import Fleet
+from spark_jobs.waiting import Waiting
 from tests.spark_jobs.rows import (
     PACKER,
     end,

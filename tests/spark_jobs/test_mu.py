@@ -11,9 +11,9 @@ from protocol.graph import EdgeFlag, Reason, SinkFlag
 from protocol.records import END_OF_TIME, Gap, Lost
 from protocol.row import Row
 from spark_jobs.chunks import Chunk, Kind, joined
-from spark_jobs.fleet import Waiting
 from spark_jobs.mu import Mu
 from spark_jobs.split import split
+from spark_jobs.waiting import Waiting
 from tests.spark_jobs.rows import (
     Told,
     delivered,

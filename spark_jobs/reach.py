@@ -1,0 +1,182 @@
+"""Where tuples can get to: the ways through the plans of all agents.
+
+A source stream reaches the sinks of its own agent and, through Send and Receive, those of others. U is the largest sum
+of windows on such a way: for so long a tuple may still contribute there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
+
+from protocol.ids import StreamId
+from protocol.plan import PlanDocument, PlanError, delays, delivering_name
+from protocol.records import Declared
+from protocol.wire.errors import MalformedBatch
+from protocol.wire.sections import Kind, decode_section
+
+MOST_PLANS = 8  # of one agent, distinct ones; a tuple of an older one may still be under way elsewhere
+_MOST_AGENTS = 100  # in a chain
+Node = tuple[str, str]  # an agent and a stream of it
+
+
+class Ways(NamedTuple):
+    """A plan as far as it matters here: which way tuples go, and how long that takes."""
+
+    delays: dict[str, dict[str, int]]
+    """Source or receive -> sink or send stream -> U in ms."""
+    sends: dict[str, tuple[str, ...]]
+    receives: dict[str, Node]
+    """Receive -> the agent and the stream it takes."""
+
+    @property
+    def sinks(self) -> set[str]:
+        return {stream for reached in self.delays.values() for stream in reached if stream not in self.sends}
+
+
+class Reach(NamedTuple):
+    """Where tuples of a stream can get to."""
+
+    sinks: dict[Node, int]
+    """Sink -> U in ms."""
+    unknown: bool
+    """Or anywhere: a plan that has not come, or agents that send in a circle."""
+    depths: int
+    """Of a Send stream: bit n is set if there is a way to a sink with n Sends, this one included."""
+
+
+ANYWHERE = Reach({}, True, -1)
+NOWHERE = Reach({}, False, 0)
+
+
+@lru_cache(4096)
+def ways_of(plan: bytes) -> Ways | None:
+    """The ways through a plan (a section); None if it cannot be read."""
+    try:
+        told = cast("list[Declared]", decode_section(Kind.PLAN, plan, StreamId("", 0, "")))
+        document = PlanDocument.from_json(told[-1].plan)
+        receives = {
+            node.name: (str(node.parameters["sender"]), str(node.parameters["stream"]))
+            for node in document.nodes
+            if node.operator == "receive"
+        }
+        sends = {
+            delivering_name(node): tuple(str(to) for to in cast("list[Any]", node.parameters["to"]))
+            for node in document.nodes
+            if node.operator == "send"
+        }
+        return Ways(delays(document), sends, receives)
+    except (MalformedBatch, PlanError, IndexError):
+        return None
+
+
+@dataclass(slots=True)
+class Agent:
+    """What is known of an agent. Its starts are told apart by their nonces."""
+
+    plans: list[Ways] = field(default_factory=list)
+    """Distinct ones, the newest last."""
+    open: dict[int, Ways | None] = field(default_factory=dict)
+    """Starts of which more is expected."""
+    retired: dict[int, Ways | None] = field(default_factory=dict)
+    """Starts that were given up: they may come back."""
+    over: set[int] = field(default_factory=set)
+    """Starts of which nothing more will come."""
+
+    @property
+    def is_retired(self) -> bool:
+        """Nobody waits for it."""
+        return not self.open and bool(self.retired)
+
+    def started(self, nonce: int, ways: Ways | None) -> None:
+        """A plan: what older starts had promised, they have promised."""
+        self.over.update(self.open.keys() | self.retired.keys())
+        self.open, self.retired = {nonce: ways}, {}
+        self.over.discard(nonce)
+        if ways is not None and ways not in self.plans:
+            self.plans = [*self.plans[1 - MOST_PLANS :], ways]
+
+    def ended(self, nonce: int) -> None:
+        self.open.pop(nonce, None)
+        self.retired.pop(nonce, None)
+        self.over.add(nonce)
+
+    def given_up(self, nonce: int) -> None:
+        if nonce not in self.over:
+            self.retired = {**self.retired, **self.open}
+            self.retired.setdefault(nonce, None)
+            self.open = {}
+
+    def returned(self, nonce: int) -> None:
+        """A start that was given up, or that a newer one had followed, goes on."""
+        ways = self.retired.pop(nonce, None) or (self.plans[-1] if self.plans else None)
+        self.over.discard(nonce)
+        self.open[nonce] = ways
+
+
+class Reaches:
+    """What follows from the plans of some agents; found when asked for, and kept."""
+
+    def __init__(self, agents: Mapping[str, Agent]) -> None:
+        self._agents = agents
+        self._found: dict[Node, Reach] = {}
+
+    def of(self, node: Node) -> Reach:
+        """Where tuples of a stream can get to, be it of a source or of a Send."""
+        return self._reach(node, ())
+
+    def _reach(self, node: Node, before: tuple[Node, ...]) -> Reach:
+        if node in before or len(before) > _MOST_AGENTS:  # every stream between the two is in the same circle
+            return ANYWHERE
+        if node not in self._found:
+            self._found[node] = self._find_reach(node, before)
+        return self._found[node]
+
+    def _find_reach(self, node: Node, before: tuple[Node, ...]) -> Reach:
+        name, stream = node
+        agent = self._agents.get(name)
+        if agent is None:
+            return ANYWHERE
+        ways: list[Reach] = []
+        for plan in agent.plans:
+            for to in plan.sends.get(stream, ()):
+                ways += self._received(to, node, (*before, node))
+            if stream in plan.delays and stream not in plan.receives:
+                ways.append(self._onward(name, plan, plan.delays[stream], (*before, node)))
+        is_told = any(stream in plan.sends or stream in plan.delays for plan in agent.plans)
+        return _united(ways) if is_told else ANYWHERE
+
+    def _received(self, receiver: str, sent: Node, before: tuple[Node, ...]) -> Iterable[Reach]:
+        agent = self._agents.get(receiver)
+        if agent is None or not agent.plans:
+            if agent is None or not agent.is_retired:
+                yield ANYWHERE
+            return
+        for plan in agent.plans:
+            for receive, taken in plan.receives.items():
+                if taken == sent:
+                    found = self._onward(receiver, plan, plan.delays.get(receive, {}), before)
+                    yield found._replace(depths=found.depths << 1)
+
+    def _onward(self, agent: str, plan: Ways, reached: Mapping[str, int], before: tuple[Node, ...]) -> Reach:
+        """From within an agent: to its sinks, and through its Sends to those of others."""
+        ways: list[Reach] = []
+        for stream, delay in reached.items():
+            if stream in plan.sends:
+                found = self._reach((agent, stream), before)
+                ways.append(found._replace(sinks={sink: rest + delay for sink, rest in found.sinks.items()}))
+            else:
+                ways.append(Reach({(agent, stream): delay}, False, 1))
+        return _united(ways)
+
+
+def _united(ways: Iterable[Reach]) -> Reach:
+    sinks: dict[Node, int] = {}
+    unknown, depths = False, 0
+    for each in ways:
+        for sink, delay in each.sinks.items():
+            sinks[sink] = max(delay, sinks.get(sink, 0))
+        unknown, depths = unknown or each.unknown, depths | each.depths
+    return Reach(sinks, unknown, depths)
