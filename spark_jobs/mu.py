@@ -27,6 +27,7 @@ from spark_jobs.waiting import Waiting, read_waiting
 
 _REFERENCES = Layout(flat=5)
 _SINK, _SINK_TS, _SENT, _SENT_TS, _PARTS = range(5)
+_MORE, _TOO_LATE = 1, 2  # in the last column: there are more parts; what it refers to may have been let go of
 _PASSING = (Kind.CONTROL, Kind.EDGE, Kind.SINK, Kind.RESOLVED)
 
 
@@ -47,8 +48,7 @@ class Mu:
         sent = joined(chunks, Kind.SENT)
         passing = work.keep(sent) if sent is not None else None
         references = joined(chunks, Kind.REFERENCE)
-        due = work.due(None if sent is None else sent[1])
-        work.resolve([*due, references] if references is not None else due)
+        work.resolve(work.due(None if sent is None else sent[1]), references)
         work.purge()
         waiting = work.save()
         for sink, hold in before.hold.items():
@@ -89,20 +89,22 @@ class _Work:
     # Deliveries
 
     def keep(self, sent: Columns) -> Columns | None:
-        """Keep the deliveries that this stage may be asked for; returns those that a later one may be asked for."""
-        streams = sent[0] >> SEQ_BITS
-        numbers, of = np.unique(streams, return_inverse=True)
+        """Keep deliveries; returns those that a later stage may be asked for."""
+        self._deliveries.add(sent)
+        if self._stage.is_last:
+            return None
+        numbers, of = np.unique(sent[0] >> SEQ_BITS, return_inverse=True)
         depths = [self._fleet.reach(number).depths for number in numbers.tolist()]
-        wanted = np.array([bool(each >> self._stage.level & 1) for each in depths])[of]
         later = np.array([bool(each >> self._stage.level + 1) for each in depths])[of]
-        if wanted.any():
-            self._deliveries.add(SENT.take(sent, np.flatnonzero(wanted)))
-        if not wanted.all():
-            self._let_go(streams[~wanted], sent[1][~wanted])
-        return SENT.take(sent, np.flatnonzero(later)) if later.any() and not self._stage.is_last else None
+        return SENT.take(sent, np.flatnonzero(later))
+
+    def _bound(self, stream: int) -> int:
+        """Which deliveries of a stream need not be kept: those that this stage will not be asked for any more."""
+        is_wanted = self._fleet.reach(stream).depths >> self._stage.level & 1
+        return self._frontiers.bound(stream) if is_wanted else END_OF_TIME
 
     def _let_go(self, streams: Numbers, times: Numbers) -> None:
-        """From now on, who refers to these, or to older ones, is told that they are gone."""
+        """From now on, what refers to these, or to older ones, is late."""
         for number in np.unique(streams).tolist():
             below = int(times[streams == number].max()) + 1
             self._purged[number] = max(below, self._purged.get(number, BEGINNING))
@@ -111,7 +113,7 @@ class _Work:
         """Let go of the deliveries to which no sink can refer any more."""
         index = self._deliveries.index
         streams = np.unique(np.concatenate([index.first, *self._changed_streams()]))
-        bounds = dict(zip(streams.tolist(), self._frontiers.of(streams).tolist(), strict=True))
+        bounds = {stream: self._bound(stream) for stream in streams.tolist()}
         bound_of = np.array([bounds[each] for each in index.first.tolist()], "<i8")
         for slot in self._deliveries.slots_where(index.low < bound_of):
             rows = self._deliveries.read(slot)
@@ -140,7 +142,7 @@ class _Work:
         if not len(index.low):
             return []
         streams, which = np.unique(index.first, return_inverse=True)
-        passed = [max(fleet.watermark(each), self._purged.get(each, BEGINNING)) for each in streams.tolist()]
+        passed = [fleet.watermark(each) for each in streams.tolist()]
         is_lost = [each in fleet.newly_lost for each in streams.tolist()]
         slots = {*self._waiting.slots_where((index.low < np.array(passed, "<i8")[which]) | np.array(is_lost)[which])}
         if arrived is not None:
@@ -153,8 +155,9 @@ class _Work:
                 self._waiting.replace(slot, [column[:0] for column in rows])
         return found
 
-    def resolve(self, tables: list[Columns]) -> None:
+    def resolve(self, due: list[Columns], new: Columns | None) -> None:
         """Settle references, or let them wait."""
+        tables = [*due, self._marked(new)] if new is not None else due
         if not tables:
             return
         references = _REFERENCES.concat(tables)
@@ -165,6 +168,14 @@ class _Work:
             deliveries = self._deliveries.read(slot)
             missing.append(rows if deliveries is None else self._match(references, rows, deliveries))
         self._settle_missing(_REFERENCES.take(references, np.concatenate(missing)))
+
+    def _marked(self, references: Columns) -> Columns:
+        """Mark the references that come too late for deliveries that may have been let go of. Those that have waited do
+        not: nothing is let go of that they would have found."""
+        streams, which = np.unique(references[_SENT] >> SEQ_BITS, return_inverse=True)
+        purged = np.array([self._purged.get(each, BEGINNING) for each in streams.tolist()], "<i8")
+        marks = np.where(references[_SENT_TS] < purged[which], np.uint8(_TOO_LATE), np.uint8(0))
+        return [*references[:_PARTS], references[_PARTS] | marks]
 
     def _match(self, references: Columns, rows: Numbers, deliveries: Columns) -> Numbers:
         """Unfold the references whose deliveries are here as a whole; returns the others."""
@@ -186,7 +197,8 @@ class _Work:
         which = np.repeat(np.arange(len(first)), counts)
         origins, times, remote = (column[places] for column in deliveries[4:])
         is_remote = remote == 1
-        sinks, sink_times, parts = (references[each][which] for each in (_SINK, _SINK_TS, _PARTS))
+        sinks, sink_times = references[_SINK][which], references[_SINK_TS][which]
+        parts = references[_PARTS][which] & _MORE
         changes = np.full(len(first), -1, "<i8")
         edges = [sinks, sink_times, origins, times, parts, np.zeros(len(which), "u1")]
         if is_remote.any() and self._stage.is_last:
@@ -208,16 +220,15 @@ class _Work:
         if not len(references[0]):
             return
         streams, which = np.unique(references[_SENT] >> SEQ_BITS, return_inverse=True)
-        times = references[_SENT_TS]
-        purged = np.array([self._purged.get(each, BEGINNING) for each in streams.tolist()], "<i8")
-        is_late = times < purged[which]
         watermarks = np.array([self._fleet.watermark(each) for each in streams.tolist()], "<i8")
-        is_lost = times < watermarks[which]
+        has_passed = references[_SENT_TS] < watermarks[which]
+        is_named = np.zeros(len(has_passed), bool)
         seqs = references[_SENT] & (1 << SEQ_BITS) - 1
         for place, number in enumerate(streams.tolist()):
             for low, high in self._fleet.lost(number):
-                is_lost |= (which == place) & (low <= seqs) & (seqs <= high)
-        is_lost &= ~is_late
+                is_named |= (which == place) & (low <= seqs) & (seqs <= high)
+        is_late = has_passed & ~is_named & (references[_PARTS] & _TOO_LATE != 0)
+        is_lost = (has_passed | is_named) & ~is_late
         if is_late.any():
             self._give_up_late(_REFERENCES.take(references, np.flatnonzero(is_late)))
         if is_lost.any():
