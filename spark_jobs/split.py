@@ -33,8 +33,9 @@ def split(shard: int, rows: Iterable[Row], buckets: int) -> Iterator[Chunk]:
             promises.add(row)
             continue
         if row.kind in CONTROL:
-            control += promises.taken(row.agent)
-            control.append(row)
+            before = list(promises.taken(row.agent))
+            control += [*before, row]
+            kept += before
         if row.kind == RowKind.DELIVERY:
             deliveries.append(read_deliveries(row.data))
         elif row.kind != RowKind.SOURCE:  # whose payloads say it all

@@ -90,6 +90,8 @@ def test_only_the_last_promise_of_a_stream_is_passed_on_before_a_row_that_may_de
     first, last = read_progress(found[0].data), read_progress(found[2].data)
     assert (first.watermark.tolist(), first.hold.tolist()) == ([7], [3])
     assert last.watermark.tolist() == [9]
+    (kept,) = [read_rows(chunk.data) for chunk in split(0, told, 1) if chunk.kind == Kind.ROWS]
+    assert kept == found, "the store is told the same"
 
 
 def test_the_store_gets_what_the_stages_do_not_need() -> None:
