@@ -46,7 +46,7 @@ soak: setup ## Run the long tests
 lock: ## Regenerate requirements.lock (ARGS=--upgrade for newer versions)
 	python3 -m venv build/lock
 	build/lock/bin/pip install -q 'uv<1'
-	build/lock/bin/uv pip compile pyproject.toml --extra server --extra bench --extra dev --universal --python-version 3.11 \
+	build/lock/bin/uv pip compile pyproject.toml --extra server --extra spark --extra bench --extra dev --universal --python-version 3.11 \
 	    --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
 	    --quiet --output-file requirements.lock $(ARGS)
 

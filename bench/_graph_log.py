@@ -45,7 +45,7 @@ class Shape:
     @property
     def fan(self) -> int:
         """Readings behind a tuple that the last agent receives."""
-        return self.window * 2 ** (self.agents - 2)
+        return self.window << self.agents - 2
 
     def __str__(self) -> str:
         return f"{self.size} sources, {self.overlap:.0%} overlap, {self.agents} agents"

@@ -16,11 +16,21 @@ die() { printf '%s\n' "$*" >&2; exit 1; }
 
 have() { command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ]; }
 
+# Spark runs on Java 17 or newer.
+have_java() {
+    for java in ${JAVA_HOME:+"$JAVA_HOME/bin/java"} java /usr/lib/jvm/*/bin/java; do
+        major=$("$java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p')
+        [ "${major:-0}" -ge 17 ] && return
+    done
+    return 1
+}
+
 # The Debian packages whose commands are not here.
 missing_packages() {
     have mosquitto || printf ' mosquitto'
     have mosquitto_pub || printf ' mosquitto-clients'
     have tshark || printf ' tshark'
+    have_java || printf ' openjdk-17-jre-headless'
 }
 
 report_missing() {
@@ -29,6 +39,7 @@ report_missing() {
             mosquitto) effect="'make demo' falls back to the embedded broker, the system tests of 'make test' cannot run" ;;
             mosquitto-clients) effect="the system tests that use mosquitto_pub and mosquitto_sub cannot run" ;;
             tshark) effect="the dissector test is skipped" ;;
+            openjdk-*) effect="'threadline spark' and its tests cannot run" ;;
         esac
         say "$package is not installed and could not be fetched: $effect" >&2
     done
@@ -55,7 +66,13 @@ install_missing() {
         apt="apt-get -qq -o DPkg::Lock::Timeout=120 -o Acquire::http::Timeout=30"
         $apt update
         for package; do
-            $apt install -y --no-install-recommends "$package"
+            case $package in
+                openjdk-*) candidates="$package openjdk-21-jre-headless openjdk-25-jre-headless" ;;
+                *) candidates=$package ;;
+            esac
+            for candidate in $candidates; do
+                $apt install -y --no-install-recommends "$candidate" && break
+            done
         done
         if [ -d /run/systemd/system ]; then
             case " $* " in *" mosquitto "*) systemctl disable mosquitto ;; esac

@@ -167,6 +167,71 @@ def translate(
         _fail(str(error))
 
 
+@app.command()
+def spark(
+    log: Annotated[Path, typer.Option(help="Folder of the log.")] = Path("log"),
+    store: Annotated[str, typer.Option(help="The store: sqlite:///FILE.")] = "sqlite:///graph.db",
+    checkpoint: Annotated[Path, typer.Option(help="Folder of the checkpoint; it is made if need be.")] = (
+        Path("checkpoint")
+    ),
+    master: Annotated[str, typer.Option(help="Where Spark runs.")] = "local[2]",
+    algorithm: Annotated[str, typer.Option(help="ank-1, or ank-n: Spark's own operators.")] = "ank-1",
+    levels: Annotated[
+        int, typer.Option(help="How many Sends may be on the way from a source to a sink.", min=1, max=16)
+    ] = 2,
+    buckets: Annotated[int, typer.Option(help="Parts that the work is cut into.", min=1, max=4096)] = 4,
+    u_ms: Annotated[
+        int | None, typer.Option(help="ank-n: for how long tuples matter; as a rule the log says it.", min=0)
+    ] = None,
+    delay_ms: Annotated[
+        int, typer.Option(help="ank-n: how much later than others tuples may come, in ms.", min=0)
+    ] = 10_000,
+    partitions: Annotated[int, typer.Option(help="Tasks that work at the same time.", min=1, max=1024)] = 2,
+    trigger: Annotated[str, typer.Option(help="The least time between two micro-batches, such as 1s or 200ms.")] = "1s",
+    max_rows: Annotated[int, typer.Option(help="Rows of the log in a micro-batch at most.", min=1)] = 20_000,
+    max_bytes: Annotated[int, typer.Option(help="Bytes of the log in a micro-batch at most.", min=1)] = 64 << 20,
+    driver_memory: Annotated[str, typer.Option(help="Memory of Spark's JVM, such as 1g.")] = "1g",
+    metrics: Annotated[str | None, typer.Option(help="Serve Prometheus metrics on HOST:PORT.")] = None,
+    remove_segments_after: Annotated[
+        float | None,
+        typer.Option(help="Remove segments of the log that are so many hours old and worked through.", min=0),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Stop when all that is in the log is worked through.")] = False,
+) -> None:
+    """Run the Spark job: from the log to the live forward-provenance graph in the store."""
+    from threadline.spark import SparkOptions, SparkUnusable, parse_duration_s, run
+
+    try:
+        trigger_s = parse_duration_s(trigger)
+    except ValueError as error:
+        _fail(f"--trigger {error}")
+    options = SparkOptions(
+        log=log,
+        store=store,
+        checkpoint=checkpoint,
+        master=master,
+        algorithm=algorithm,
+        levels=levels,
+        buckets=buckets,
+        u_ms=u_ms,
+        delay_ms=delay_ms,
+        partitions=partitions,
+        trigger_s=trigger_s,
+        most_rows=max_rows,
+        most_bytes=max_bytes,
+        driver_memory=driver_memory,
+        metrics=_address("--metrics", metrics) if metrics else None,
+        remove_after_s=None if remove_segments_after is None else remove_segments_after * 3600,
+        once=once,
+        verbose=logging.getLogger().isEnabledFor(logging.DEBUG),
+    )
+    try:
+        run(options)
+    except SparkUnusable as error:
+        typer.echo(f"threadline: {error}", err=True)
+        raise typer.Exit(1 if error.has_begun else 2) from None
+
+
 log_app = typer.Typer(name="log", help="Look at the durable log.", no_args_is_help=True)
 app.add_typer(log_app)
 

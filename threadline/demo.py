@@ -2,7 +2,8 @@
 
 A device finds accidents in a stream of position reports and says which reports showed them. Three devices report
 through a link that loses every fifth datagram, the gateway is killed in the middle, a device sleeps and fetches a
-command when it wakes. Then agents write to the durable log, through the same link and while the translator is dead.
+command when it wakes. Then agents write to the durable log, through the same link and while the translator is dead, and
+Spark makes the live graph of it: which readings caused each alert, and which of them can still cause more.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from queue import Empty, Queue
 
@@ -25,8 +27,9 @@ from edge_agent import stream
 from edge_agent.queries import linear_road, linear_road_accidents
 from edge_agent.transport import Client, Message
 from protocol.topics import state_topic
+from threadline.demo_graph import GraphScenes
 from threadline.demo_log import LogScenes
-from threadline.lab import EmbeddedBroker, GatewayService, TranslatorService, mqtt_broker
+from threadline.lab import EmbeddedBroker, GatewayService, SparkService, TranslatorService, mqtt_broker
 from threadline.lossy_link import LossyLink
 
 DEVICES = ("pump-1", "pump-2", "pump-3")
@@ -176,12 +179,18 @@ def run(embedded: bool) -> int:
             typer.echo(f"Using the embedded MQTT broker, amqtt ({reason}).")
         typer.echo(f"MQTT broker: {broker.name} on {broker.address}. MQTT-SN gateway: udp 127.0.0.1:{gateway.port}.")
         cloud = _Cloud(broker.port)
-        try:
-            demo = _Demo(link, cloud, gateway)
-            demo.play()
-            LogScenes(Path(folder), link.url, translator, demo.check).play()
-        finally:
-            cloud.close()
+        spark = SparkService(Path(folder), translator.log_folder, "--trigger", "500ms")
+        with closing(cloud), ThreadPoolExecutor(1) as pool:
+            ready = pool.submit(spark.start)  # which takes a while
+            try:
+                demo = _Demo(link, cloud, gateway)
+                demo.play()
+                LogScenes(Path(folder), link.url, translator, demo.check).play()
+                ready.result()
+                GraphScenes(Path(folder), link.url, spark, demo.check).play()
+            finally:
+                ready.exception()
+                spark.stop()
     verdict = "Everything held" if not demo.failures else f"{demo.failures} checks failed"
     typer.echo(f"\n{verdict} ({time.monotonic() - start:.1f} s).")
     return demo.failures

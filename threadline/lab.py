@@ -21,8 +21,6 @@ import broker
 
 _PORTS = range(20_000, 32_000)
 _RANDOM = SystemRandom()
-_START_S = 20.0
-_STOP_S = 15.0
 
 
 class ServiceFailed(RuntimeError):
@@ -51,6 +49,9 @@ def find_mosquitto() -> str | None:
 class Service(ABC):
     """A process with a log file, started and stopped as often as one likes."""
 
+    start_s = 20.0
+    stop_s = 15.0
+
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
         self.log = folder / f"{name}.log"
@@ -70,13 +71,13 @@ class Service(ABC):
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(self.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-        give_up = time.monotonic() + _START_S
+        give_up = time.monotonic() + self.start_s
         while not self.is_ready():
             if self.process.poll() is not None:
                 raise ServiceFailed(f"{self.name} ended with {self.process.returncode}:\n{self.tail()}")
             if time.monotonic() > give_up:
                 self.kill()
-                raise ServiceFailed(f"{self.name} is not ready after {_START_S:.0f} s:\n{self.tail()}")
+                raise ServiceFailed(f"{self.name} is not ready after {self.start_s:.0f} s:\n{self.tail()}")
             time.sleep(0.02)
         return self
 
@@ -110,11 +111,11 @@ class Service(ABC):
         if self.process.poll() is None:
             self.process.send_signal(signal)
         try:
-            return self.process.wait(_STOP_S)
+            return self.process.wait(self.stop_s)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-            raise ServiceFailed(f"{self.name} did not stop within {_STOP_S:.0f} s:\n{self.tail()}") from None
+            raise ServiceFailed(f"{self.name} did not stop within {self.stop_s:.0f} s:\n{self.tail()}") from None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -214,6 +215,34 @@ class TranslatorService(Service):
         """It has its shards and listens, if there is a broker to listen to."""
         output = self.output()
         return "translator has its shards" in output and ("translator ready" in output or not self._broker.is_ready())
+
+
+class SparkService(Service):
+    """`threadline spark` from a log into a store in `folder`."""
+
+    start_s = 90.0  # Spark takes its time, and longer if others have something to do as well
+    stop_s = 30.0
+
+    def __init__(self, folder: Path, log_folder: Path, *options: str, name: str = "spark") -> None:
+        super().__init__(name, folder)
+        self.store_path = folder / "graph.db"
+        self.checkpoint = folder / f"{name}-checkpoint"
+        self._log_folder = log_folder
+        self._options = options
+
+    @property
+    def store(self) -> str:
+        return f"sqlite:///{self.store_path}"
+
+    def command(self) -> Sequence[str]:
+        return [
+            *(sys.executable, "-m", "threadline", "spark", "--log", str(self._log_folder), "--store", self.store),
+            *("--checkpoint", str(self.checkpoint), *self._options),
+        ]
+
+    def is_ready(self) -> bool:
+        """The query runs. If there is much in the log, it is not through with it yet."""
+        return "spark ready" in self.output()
 
 
 class GatewayService(Service):

@@ -1,0 +1,107 @@
+"""What the live graph costs: edges per second, CPU, latency and state of the Spark job on two cores.
+
+A log is written as translators write it, 100,000 edges at a time, and the job follows it: once into nothing, once into
+SQLite. Beside it, in the same session and on the same logs: the same graph from Spark's own operators (ank-n), and a
+query that only reads the log and counts. Times are from the append to the log until everything is stored; CPU is that
+of all processes. Generating the log is not measured.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import asdict
+
+from bench._goals import Report, parse_arguments
+from bench._graph_log import Shape
+from bench._spark_queries import PLACEMENT, Bench, Cost, bench, counting
+from spark_jobs.pipeline import Pipeline, ank_1
+
+BATCH = 100_000
+MAIN = Shape()
+RATE = 2_000
+
+
+def main() -> None:
+    report = parse_arguments("spark_graph", __doc__.splitlines()[0])
+    with bench() as at:
+        shapes = [MAIN] if report.quick else _shapes()
+        for shape in shapes:
+            _compare(report, at, shape, is_main=shape == MAIN)
+        _latency(report, at)
+        _growth(report, at)
+    report.finish()
+
+
+def _shapes() -> list[Shape]:
+    rest = [
+        Shape(size, overlap, agents) for agents in (2, 3) for size in (10, 50, 192) for overlap in (0.0, 0.25, 0.75)
+    ]
+    return [MAIN, *(shape for shape in rest if shape != MAIN)]
+
+
+def _compare(report: Report, at: Bench, shape: Shape, is_main: bool) -> None:
+    batches = 5 if report.quick else 8 if is_main else 4
+    levels = shape.agents - 1
+    found: dict[str, Cost] = {}
+    pipelines: dict[str, tuple[Pipeline, bool]] = {
+        "into nothing": (ank_1(max(levels, 2), PLACEMENT), False),
+        "into SQLite": (ank_1(max(levels, 2), PLACEMENT), True),
+        "count only": (counting(shape.size), False),
+    }
+    for name, (pipeline, to_store) in pipelines.items():
+        with at.query(pipeline, shape, to_store=to_store) as query:
+            for _ in range(3):
+                query.feed(BATCH)
+            costs = [query.feed(BATCH) for _ in range(batches)]
+        cost = found[name] = _median(costs)
+        report.figures.append({"shape": asdict(shape), "query": name, **asdict(cost)})
+        print(
+            f"{shape}: {name}: {cost.edges_per_s:,.0f} edges/s, {cost.wall_s * 1000:.0f} ms per batch, "
+            f"CPU {cost.cpu_ms_per_100k:.0f} ms per 100k edges",
+            flush=True,
+        )
+    if is_main:
+        report.goal("edges per second into nothing", found["into nothing"].edges_per_s, ">=", 100_000)
+        report.goal("edges per second into SQLite", found["into SQLite"].edges_per_s, ">=", 70_000)
+
+
+def _median(costs: list[Cost]) -> Cost:
+    return Cost(
+        costs[0].edges,
+        statistics.median(each.wall_s for each in costs),
+        statistics.median(each.cpu_s for each in costs),
+    )
+
+
+def _latency(report: Report, at: Bench) -> None:
+    seconds = 20 if report.quick else 60
+    with at.query(ank_1(2, PLACEMENT), MAIN, to_store=True, trigger_s=1.0) as query:
+        query.feed(RATE)
+        query.feed(RATE)
+        latencies = query.feed_steadily(RATE, seconds)
+    p50, p95 = (statistics.quantiles(latencies, n=100)[place] for place in (49, 94))
+    print(f"{RATE} edges/s for {seconds} s: from append to store p50 {p50:.2f} s, p95 {p95:.2f} s", flush=True)
+    report.figures.append({"rate": RATE, "p50_s": p50, "p95_s": p95})
+    report.goal(f"p95 latency at {RATE} edges/s", p95, "<=", 2.0, " s")
+
+
+def _growth(report: Report, at: Bench) -> None:
+    """The same increment again and again: does an edge cost more when millions are there?"""
+    first, last = (100_000, 1_000_000) if report.quick else (1_000_000, 10_000_000)
+    around = max(first // BATCH, 3)
+    with at.query(ank_1(2, PLACEMENT), MAIN, to_store=True) as query:
+        for _ in range(3):
+            query.feed(BATCH)
+        costs = [query.feed(BATCH) for _ in range(last // BATCH)]
+    early, late = _median(costs[:around]), _median(costs[-around:])
+    ratio = late.cpu_s / early.cpu_s
+    print(
+        f"100k edges cost {early.cpu_ms_per_100k:.0f} ms CPU up to {first:,} edges, {late.cpu_ms_per_100k:.0f} ms "
+        f"up to {last:,}; batches {early.wall_s * 1000:.0f} and {late.wall_s * 1000:.0f} ms"
+    )
+    report.figures.append({"growth": [asdict(each) for each in costs]})
+    report.goal(f"CPU per edge at {last:,} edges over that at {first:,}", ratio, "<=", 1.25)
+
+
+if __name__ == "__main__":
+    main()

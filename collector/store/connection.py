@@ -1,0 +1,86 @@
+"""Connections to the file: one that writes, any number that read, and errors in the words of the store."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from collector.store.errors import StoreError, StoreMissing, StoreUnavailable, StoreUnusable
+from collector.store.schema import STEPS, migrate, version_of
+
+_PAGE_BYTES = 8192  # blobs are large
+_CACHE_KIB = 64 << 10
+_CHECKPOINT_PAGES = (64 << 20) // _PAGE_BYTES  # a batch is some megabytes: they are put in place by the dozen
+_BUSY_S = 10.0
+
+
+@contextmanager
+def errors_told(path: Path) -> Iterator[None]:
+    """SQLite's errors as those of the store."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except sqlite3.OperationalError as error:
+        raise StoreUnavailable(f"{path}: {error}") from error
+    except sqlite3.DatabaseError as error:
+        raise StoreUnusable(f"{path}: {error}") from error
+
+
+def connect_writer(path: Path) -> sqlite3.Connection:
+    """The connection of the one writer; the file is made, or brought up to date. A commit is on disk before it returns:
+    Spark forgets what it has handed over. Any thread may use it, one at a time."""
+    with errors_told(path):
+        db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+        try:
+            version = version_of(db, path)
+            db.execute(f"PRAGMA page_size={_PAGE_BYTES}")
+            db.execute("PRAGMA journal_mode=WAL")
+            db.execute("PRAGMA synchronous=FULL")
+            db.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
+            db.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
+            if version < len(STEPS):
+                with transaction(db):
+                    migrate(db, version)
+        except BaseException:
+            db.close()
+            raise
+    return db
+
+
+def connect_reader(path: Path) -> sqlite3.Connection:
+    """A connection that changes nothing."""
+    if not path.exists():
+        raise StoreMissing(f"{path} is not there yet: a writer makes it")
+    with errors_told(path):
+        db = sqlite3.connect(
+            f"file:{quote(str(path))}?mode=ro", uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+        )
+        try:
+            version = version_of(db, path)
+            if version == 0:
+                raise StoreMissing(f"{path} is empty: a writer makes the store")
+            if version < len(STEPS):
+                raise StoreUnusable(
+                    f"{path} has schema {version}, this version needs {len(STEPS)}: a writer brings it up to date"
+                )
+        except BaseException:
+            db.close()
+            raise
+    return db
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
+    """All or nothing; with `BEGIN`, all that is read is of one moment."""
+    db.execute(begin)
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise

@@ -1,0 +1,44 @@
+"""Intermediate tuples: deliveries of Sends, with their direct origins. Parts of one delivery are told separately."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from collector.store.pages import Relation
+from collector.store.tables import Tables
+from protocol.chunks import DeliveryChunk
+
+
+def add_deliveries(tables: Tables, chunks: Sequence[DeliveryChunk], query: int, is_replay: bool) -> int:
+    """Keep what is new of these deliveries; returns how many of them are whole now."""
+    if not chunks:
+        return 0
+    ids = np.concatenate([chunk.id for chunk in chunks])
+    ts = np.concatenate([chunk.ts for chunk in chunks])
+    more = np.concatenate([chunk.more for chunk in chunks]).astype("<i8")
+    counts = np.concatenate([chunk.count for chunk in chunks])
+    origins = [
+        np.repeat(ids, counts),
+        np.concatenate([chunk.origin_id for chunk in chunks]),
+        np.concatenate([chunk.origin_ts for chunk in chunks]),
+        np.concatenate([chunk.remote for chunk in chunks]).astype("<i8"),
+    ]
+    parts = [ids, ts, more]
+    if is_replay:
+        known, known_origins = tables.deliveries.find(ids), tables.origins.find(ids)
+        parts = _without(parts, (0, 2), known)
+        origins = _without(origins, (0, 1), known_origins)
+    for pages, columns in ((tables.deliveries, parts), (tables.origins, origins)):
+        order = np.argsort(columns[0], kind="stable")
+        pages.add([column[order] for column in columns], query)
+    return int((parts[2] == 0).sum())
+
+
+def _without(columns: Relation, by: tuple[int, int], known: Relation) -> Relation:
+    """The rows that are not known, by two of their columns."""
+    there = set(zip(*[known[place].tolist() for place in by], strict=True))
+    told = zip(*[columns[place].tolist() for place in by], strict=True)
+    fresh = np.array([each not in there for each in told], bool)
+    return [column[fresh] for column in columns]

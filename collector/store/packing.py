@@ -1,0 +1,124 @@
+"""Columns of numbers in few bytes: each as its least number, and how far every other one is above it, all of one width.
+
+Ids and times that are stored together are close to each other, so most of them take one to four bytes, and a column of
+equal numbers none. Many groups of rows are packed by one pass over the columns: Python costs little per group.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.chunks import Numbers
+
+_LIMITS = np.array([0, 0xFF, 0xFFFF, 0xFFFFFFFF], "<u8")
+_WIDTHS = (0, 1, 2, 4, 8)
+_TYPES = ("", "|u1", "<u2", "<u4", "<u8")
+
+
+def groups_of(sorted_keys: Numbers) -> Numbers:
+    """Where the groups of equal numbers begin."""
+    if not len(sorted_keys):
+        return np.empty(0, "<i8")
+    return np.concatenate(([0], np.flatnonzero(sorted_keys[1:] != sorted_keys[:-1]) + 1))
+
+
+def distinct(numbers: Numbers) -> Numbers:
+    """Each number once, in order. Ids come nearly sorted, and NumPy's own does not make use of it."""
+    ordered = np.sort(numbers, kind="stable")
+    return ordered[groups_of(ordered)]
+
+
+def among(numbers: Numbers, sorted_numbers: Numbers) -> NDArray[np.bool_]:
+    """For each number whether it is one of these."""
+    if not len(sorted_numbers):
+        return np.zeros(len(numbers), bool)
+    places = np.searchsorted(sorted_numbers, numbers)
+    places[places == len(sorted_numbers)] = 0
+    found: NDArray[np.bool_] = sorted_numbers[places] == numbers
+    return found
+
+
+def spans_of(starts: Numbers, rows: int) -> list[tuple[int, int]]:
+    """From where to where each group goes."""
+    begins = starts.tolist()
+    return list(zip(begins, [*begins[1:], rows], strict=False))  # without any group there is no end either
+
+
+def pack_groups(columns: Sequence[NDArray[Any]], starts: Numbers) -> list[bytes]:
+    """Groups of rows, each by itself; a group goes from its start to the next one's."""
+    if not len(starts):
+        return []
+    rows = len(columns[0])
+    spans = spans_of(starts, rows)
+    sizes = np.diff(starts, append=rows)
+    head = np.zeros(len(starts), _head_type(len(columns)))
+    head["rows"] = sizes
+    parts: list[list[bytes]] = []
+    for place, column in enumerate(columns):
+        numbers = np.ascontiguousarray(column, "<i8")
+        least = np.minimum.reduceat(numbers, starts)
+        most = np.maximum.reduceat(numbers, starts)
+        # Unsigned, differences are right even from the beginning to the end of time.
+        codes = np.searchsorted(_LIMITS, most.view("<u8") - least.view("<u8"))
+        head["codes"][:, place] = codes
+        head["least"][:, place] = least
+        above = numbers.view("<u8") - np.repeat(least.view("<u8"), sizes)
+        packed = {code: above.astype(_TYPES[code]).tobytes() for code in np.unique(codes).tolist() if code}
+        parts.append(
+            [
+                packed[code][begin * _WIDTHS[code] : end * _WIDTHS[code]] if code else b""
+                for code, (begin, end) in zip(codes.tolist(), spans, strict=True)
+            ]
+        )
+    size, heads = head.itemsize, head.tobytes()
+    return [b"".join((heads[at * size : (at + 1) * size], *group)) for at, group in enumerate(zip(*parts, strict=True))]
+
+
+def pack(columns: Sequence[NDArray[Any]]) -> bytes:
+    """Rows as one group."""
+    return pack_groups(columns, np.zeros(1, "<i8"))[0] if len(columns[0]) else b""
+
+
+def unpack(data: bytes, width: int) -> list[Numbers]:
+    """The columns again."""
+    return unpack_groups([data], width)
+
+
+def unpack_groups(groups: Sequence[bytes], width: int, wanted: int | None = None) -> list[Numbers]:
+    """The columns of several groups, one after the other; of the `width` that there are, all or the first ones."""
+    wanted = width if wanted is None else wanted
+    head = _head(width)
+    heads = [head.unpack_from(data) for data in groups if data]
+    sizes = [numbers[0] for numbers in heads]
+    columns = np.zeros((wanted, sum(sizes)), "<u8")
+    begin = 0
+    for data, (rows, *numbers) in zip(filter(None, groups), heads, strict=True):
+        end, at = begin + rows, head.size
+        for place in range(wanted):
+            code = numbers[place]
+            if code:
+                columns[place, begin:end] = np.frombuffer(data, _TYPES[code], rows, at)
+                at += rows * _WIDTHS[code]
+        begin = end
+    if heads:
+        least = np.array([numbers[1 + width : 1 + width + wanted] for numbers in heads], "<i8").T.view("<u8")
+        columns += np.repeat(least, sizes, axis=1)
+    return list(columns.view("<i8"))
+
+
+@cache
+def _head(width: int) -> struct.Struct:
+    """How many rows, the code of each column's width, the least number of each."""
+    return struct.Struct(f"<I{width}B{width}q")
+
+
+@cache
+def _head_type(width: int) -> np.dtype[Any]:
+    """The same for NumPy."""
+    return np.dtype([("rows", "<u4"), ("codes", "u1", (width,)), ("least", "<i8", (width,))])

@@ -1,0 +1,141 @@
+"""What tuples said: kept as the agents have packed it, and found by the pages of ids that each agent batch touches.
+
+Only the head of a section is read, its ids and times: values are unpacked when somebody asks for one.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from collector.store.errors import StoreUnusable
+from collector.store.log_rows import LogRows
+from collector.store.packing import groups_of
+from collector.store.pages import PAGE_BITS
+from protocol.chunks import Numbers, cloud_ids, read_payloads
+from protocol.ids import StreamId
+from protocol.row import Row
+from protocol.wire.columns import Reader
+from protocol.wire.errors import MalformedBatch
+from protocol.wire.sections import MOST_NAMES, MOST_RECORDS, Kind, read_seqs, read_shapes, read_streams
+
+_OWN = StreamId("", 0, "")
+MOST_TABLES = 4096
+_KINDS = (Kind.SOURCE, Kind.DELIVERY, Kind.ASSERTION)
+
+
+class Payload(NamedTuple):
+    """What a tuple said, and in which kind of record."""
+
+    kind: Kind
+    value: Any
+
+
+class _Head(NamedTuple):
+    ids: Numbers
+    last_ts: int
+
+
+_tables: dict[bytes, bytes] = {}
+
+
+def read_head(data: bytes) -> _Head:
+    """The ids of the tuples, and the time of the youngest."""
+    if data[0] not in _KINDS:
+        raise MalformedBatch(f"section {data[0]} has no payloads")
+    reader = Reader(data, 1)
+    named = reader.take(8 * reader.varint(MOST_NAMES))
+    numbers = np.frombuffer(named, "<i8")
+    count = reader.varint(MOST_RECORDS)
+    if count == 0:
+        raise MalformedBatch("a section without records")
+    _pass_tables(reader, data, named)
+    of, seqs, ts = reader.small(count, len(numbers)), read_seqs(reader, count), reader.ints(count)
+    return _Head(cloud_ids(numbers, of, seqs), max(ts))
+
+
+def _pass_tables(reader: Reader, data: bytes, named: bytes) -> None:
+    """Names of streams and shapes: an agent repeats them in every batch, so they are read once."""
+    at = reader.at
+    table = _tables.get(named)
+    if table is not None and data.startswith(table, at):
+        reader.at += len(table)
+        return
+    streams = read_streams(reader, _OWN)
+    if len(streams) != len(named) // 8:
+        raise MalformedBatch(f"{len(named) // 8} numbers for {len(streams)} streams")
+    read_shapes(reader)
+    _tables[named] = data[at : reader.at]
+    while len(_tables) > MOST_TABLES:
+        del _tables[next(iter(_tables))]
+
+
+def add_payloads(db: sqlite3.Connection, log: LogRows, rows: Sequence[Row], is_replay: bool) -> None:
+    """Keep rows of payloads; `log` numbers the starts of agents that they are of, and takes what cannot be read."""
+    (first,) = db.execute("SELECT coalesce(max(number), 0) + 1 FROM payloads").fetchone()
+    kept: list[tuple[int, int, int, int, int, bytes]] = []
+    ids: list[Numbers] = []
+    for row in rows:
+        try:
+            head = read_head(row.data)
+        except (ValueError, IndexError) as error:
+            log.refuse(row, error)
+            continue
+        start = log.start_of(row)
+        if is_replay and _is_kept(db, start, row):
+            continue
+        kept.append((first + len(kept), start, row.seq, row.data[0], head.last_ts, row.data))
+        ids.append(head.ids)
+    if not kept:
+        return
+    db.executemany("INSERT INTO payloads VALUES (?,?,?,?,?,?)", kept)
+    log.counts["payloads"] += sum(map(len, ids))
+    _add_places(db, np.concatenate(ids), np.repeat(np.arange(first, first + len(kept)), [len(each) for each in ids]))
+
+
+def _is_kept(db: sqlite3.Connection, start: int, row: Row) -> bool:
+    query = "SELECT 1 FROM payloads WHERE start=? AND seq=? AND kind=? AND data=?"
+    return db.execute(query, (start, row.seq, row.data[0], row.data)).fetchone() is not None
+
+
+def _add_places(db: sqlite3.Connection, ids: Numbers, numbers: Numbers) -> None:
+    """Where to look for an id: its page, and from which to which id a row goes there."""
+    order = np.lexsort((ids, numbers))
+    ids, numbers = ids[order], numbers[order]
+    pages = ids >> PAGE_BITS
+    begins = np.union1d(groups_of(pages), groups_of(numbers))
+    ends = np.append(begins[1:], len(ids)) - 1
+    found = (pages[begins], ids[begins], numbers[begins], ids[ends])
+    db.executemany("INSERT INTO payload_places VALUES (?,?,?,?)", zip(*[each.tolist() for each in found], strict=True))
+
+
+def find_payload(db: sqlite3.Connection, tuple_id: int) -> Payload | None:
+    """What a tuple said, None if the store does not know."""
+    query = (
+        "SELECT data FROM payload_places JOIN payloads ON number = payload"
+        " WHERE page=? AND first<=? AND last>=? ORDER BY number"
+    )
+    for (data,) in db.execute(query, (tuple_id >> PAGE_BITS, tuple_id, tuple_id)).fetchall():
+        try:
+            for each, value in read_payloads(data):
+                if each == tuple_id:
+                    return Payload(Kind(data[0]), value)
+        except MalformedBatch as error:
+            raise StoreUnusable(f"the payload of tuple {tuple_id} cannot be read: {error}") from error
+    return None
+
+
+def remove_payloads(db: sqlite3.Connection, numbers: Sequence[int]) -> int:
+    """Remove rows of payloads; returns of how many tuples."""
+    tuples = 0
+    for number in numbers:
+        (data,) = db.execute("SELECT data FROM payloads WHERE number=?", (number,)).fetchone()
+        ids = read_head(data).ids
+        tuples += len(ids)
+        for page in np.unique(ids >> PAGE_BITS).tolist():
+            db.execute("DELETE FROM payload_places WHERE page=? AND payload=?", (page, number))
+        db.execute("DELETE FROM payloads WHERE number=?", (number,))
+    return tuples

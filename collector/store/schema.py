@@ -1,0 +1,150 @@
+"""The tables of the store, and the steps from each version of them to the next.
+
+Tuple ids are cloud ids (`protocol.chunks`). A page table holds a relation of `collector.store.pages`. Nonces are
+unsigned and stored as signed numbers of the same 64 bits.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from collector.store.errors import StoreUnusable
+
+APPLICATION_ID = 0x54686C6E
+
+_GRAPH = """
+CREATE TABLE queries (
+    number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,
+    forgotten INTEGER -- batches up to this one were written, and their keys are gone
+);
+CREATE TABLE batches (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, query INTEGER NOT NULL, batch INTEGER NOT NULL, stamp INTEGER NOT NULL,
+    written_ms INTEGER NOT NULL, UNIQUE (query, batch)
+);
+CREATE TABLE sinks (
+    id INTEGER PRIMARY KEY, ts INTEGER NOT NULL, stamp INTEGER NOT NULL, label_stamp INTEGER, flags INTEGER NOT NULL,
+    origins INTEGER NOT NULL, edges BLOB NOT NULL -- packed: source, flags
+);
+CREATE INDEX sinks_by_ts ON sinks (ts);
+CREATE TABLE late (
+    sink INTEGER NOT NULL, origin INTEGER NOT NULL, origin_ts INTEGER NOT NULL, reason INTEGER NOT NULL, via INTEGER,
+    stamp INTEGER NOT NULL, PRIMARY KEY (sink, origin)
+) WITHOUT ROWID;
+CREATE TABLE lost (sink INTEGER NOT NULL, origin INTEGER NOT NULL, PRIMARY KEY (sink, origin)) WITHOUT ROWID;
+CREATE TABLE feed (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, batch INTEGER NOT NULL, kind INTEGER NOT NULL, stamp INTEGER NOT NULL,
+    count INTEGER NOT NULL, data BLOB NOT NULL
+);
+CREATE TABLE feed_trimmed (number INTEGER NOT NULL, count INTEGER NOT NULL);
+INSERT INTO feed_trimmed VALUES (0, 0);
+CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+"""
+_PAGES = "".join(
+    f"""
+CREATE TABLE {name}_pages (
+    number INTEGER PRIMARY KEY, page INTEGER NOT NULL, tier INTEGER NOT NULL, tag INTEGER NOT NULL, data BLOB NOT NULL
+);
+CREATE INDEX {name}_pages_by_page ON {name}_pages (page, tier, tag);
+"""
+    for name in ("source", "label", "forward", "delivery", "origin")
+)
+_PAYLOADS = """
+CREATE TABLE payloads (
+    number INTEGER PRIMARY KEY, start INTEGER NOT NULL, seq INTEGER NOT NULL, kind INTEGER NOT NULL,
+    last_ts INTEGER NOT NULL, data BLOB NOT NULL
+);
+CREATE INDEX payloads_by_batch ON payloads (start, seq);
+CREATE INDEX payloads_by_ts ON payloads (last_ts);
+CREATE TABLE payload_places (
+    page INTEGER NOT NULL, first INTEGER NOT NULL, payload INTEGER NOT NULL, last INTEGER NOT NULL,
+    PRIMARY KEY (page, first, payload)
+) WITHOUT ROWID;
+"""
+_AGENTS = """
+CREATE TABLE streams (
+    number INTEGER PRIMARY KEY, agent TEXT NOT NULL, nonce INTEGER NOT NULL, epoch INTEGER, name TEXT NOT NULL
+);
+CREATE TABLE starts (
+    number INTEGER PRIMARY KEY, agent TEXT NOT NULL, nonce INTEGER NOT NULL, epoch INTEGER, last_seq INTEGER,
+    last_seen_ms INTEGER NOT NULL, ended INTEGER NOT NULL DEFAULT 0, end_ts INTEGER, retired_at INTEGER,
+    plan TEXT, plan_seen_ms INTEGER, status TEXT, status_seq INTEGER, clock_ms INTEGER, UNIQUE (agent, nonce)
+);
+CREATE TABLE progress (
+    stream INTEGER PRIMARY KEY, watermark INTEGER NOT NULL, hold INTEGER NOT NULL, seq INTEGER NOT NULL
+);
+CREATE TABLE gaps (
+    number INTEGER PRIMARY KEY, agent TEXT NOT NULL, nonce INTEGER NOT NULL, seq INTEGER NOT NULL,
+    reason TEXT NOT NULL, detail TEXT NOT NULL, UNIQUE (agent, nonce, seq, detail)
+);
+CREATE TABLE kept (
+    number INTEGER PRIMARY KEY, agent TEXT NOT NULL, nonce INTEGER NOT NULL, seq INTEGER NOT NULL,
+    kind INTEGER NOT NULL, data BLOB NOT NULL, UNIQUE (agent, nonce, seq, kind, data)
+);
+CREATE TABLE refused (
+    number INTEGER PRIMARY KEY, agent TEXT NOT NULL, nonce INTEGER NOT NULL, seq INTEGER NOT NULL,
+    kind INTEGER NOT NULL, reason TEXT NOT NULL, data BLOB NOT NULL, UNIQUE (agent, nonce, seq, kind, data)
+);
+"""
+_CAPTURED = """
+CREATE TABLE workflows (
+    start INTEGER NOT NULL, key INTEGER NOT NULL, id TEXT, begun_ts INTEGER, attributes TEXT, ended_ts INTEGER,
+    status TEXT, error TEXT, PRIMARY KEY (start, key)
+) WITHOUT ROWID;
+CREATE INDEX workflows_by_id ON workflows (id);
+CREATE TABLE tasks (
+    start INTEGER NOT NULL, key INTEGER NOT NULL, workflow INTEGER, id TEXT, transformation TEXT, begun_ts INTEGER,
+    ended_ts INTEGER, status TEXT, error TEXT, PRIMARY KEY (start, key)
+) WITHOUT ROWID;
+CREATE INDEX tasks_by_workflow ON tasks (start, workflow);
+CREATE INDEX tasks_by_id ON tasks (id);
+CREATE INDEX tasks_running ON tasks (begun_ts) WHERE ended_ts IS NULL;
+CREATE TABLE dependencies (
+    start INTEGER NOT NULL, task INTEGER NOT NULL, place INTEGER NOT NULL, id TEXT NOT NULL, key INTEGER NOT NULL,
+    PRIMARY KEY (start, task, place)
+) WITHOUT ROWID;
+CREATE TABLE data (
+    start INTEGER NOT NULL, task INTEGER NOT NULL, generated INTEGER NOT NULL, place INTEGER NOT NULL, id TEXT NOT NULL,
+    workflow_id TEXT NOT NULL, derivations TEXT NOT NULL, attributes TEXT NOT NULL,
+    PRIMARY KEY (start, task, generated, place)
+) WITHOUT ROWID;
+CREATE INDEX data_by_id ON data (id);
+"""
+
+STEPS = (_GRAPH + _PAGES + _PAYLOADS + _AGENTS + _CAPTURED,)
+"""Step n makes version n + 1 of version n. A step that was released is never changed."""
+
+
+def version_of(db: sqlite3.Connection, path: Path) -> int:
+    """The version of a store, 0 if the file is empty. StoreUnusable if it is another's or from the future."""
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if (application, version, tables) == (0, 0, 0):
+        return 0
+    if application != APPLICATION_ID or version < 1:
+        raise StoreUnusable(f"{path} is a database of something else")
+    if version > len(STEPS):
+        raise StoreUnusable(
+            f"{path} was written by a newer version: its schema is {version}, this one knows {len(STEPS)}"
+        )
+    return int(version)
+
+
+def migrate(db: sqlite3.Connection, version: int) -> None:
+    """Bring a store up to date, within the caller's transaction."""
+    for step in STEPS[version:]:
+        for statement in step.split(";"):
+            db.execute(statement)
+    db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+    db.execute(f"PRAGMA user_version={len(STEPS)}")
+
+
+def signed(nonce: int) -> int:
+    """SQLite has no unsigned integers."""
+    return nonce - (1 << 64) if nonce >> 63 else nonce
+
+
+def unsigned(nonce: int) -> int:
+    """What `signed` was given."""
+    return nonce & 0xFFFFFFFFFFFFFFFF

@@ -1,0 +1,196 @@
+"""The one writer of the store: a micro-batch of the pipeline becomes one transaction, with the key by which it is known
+again and the changes that others follow.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from collector.store import feed
+from collector.store.connection import connect_writer, errors_told, transaction
+from collector.store.feed import ChangeKind
+from collector.store.intermediate import add_deliveries
+from collector.store.late import NOT_VIA, resolve
+from collector.store.lock import WriterLock
+from collector.store.log_rows import LogRows
+from collector.store.packing import groups_of, pack, pack_groups, unpack
+from collector.store.payloads import add_payloads
+from collector.store.retention import Removed, remove_before
+from collector.store.selection import News, select
+from collector.store.tables import Tables, add_counts
+from protocol.graph import GraphBatch
+from protocol.wire.sections import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How much of a batch was new; `ignored` is what the store had already."""
+
+    sinks: int
+    sources: int
+    edges: int
+    sink_labels: int
+    source_labels: int
+    late: int
+    lost: int
+    refused: int
+    ignored: int
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class StoreWriter:
+    """Writes to a store that no other process writes to. For any thread."""
+
+    def __init__(self, path: Path, *, clock_ms: Callable[[], int] = _now_ms) -> None:
+        self._path = path
+        self._clock_ms = clock_ms
+        self._turn = threading.Lock()
+        self._lock = WriterLock(path)
+        try:
+            self._db = connect_writer(path)
+        except BaseException:
+            self._lock.release()
+            raise
+        self._tables = Tables(self._db)
+        self._is_closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let a successor have the store."""
+        with self._turn:
+            if not self._is_closed:
+                self._is_closed = True
+                self._db.close()
+                self._lock.release()
+
+    def last_batch(self, query: str) -> int | None:
+        """The last batch of a query that was written."""
+        with self._turn, errors_told(self._path):
+            (last,) = self._db.execute(
+                "SELECT max(batch) FROM batches JOIN queries ON queries.number = batches.query WHERE name=?", (query,)
+            ).fetchone()
+        return None if last is None else int(last)
+
+    def write(self, batch: GraphBatch) -> Written | None:
+        """Keep a batch, all of it or nothing, on disk when this returns. None: it was written before."""
+        with self._turn, errors_told(self._path), transaction(self._db):
+            query = self._query(batch.query)
+            if self._is_known(query, batch.batch):
+                return None
+            (is_replay,) = self._db.execute("SELECT count(*) > 1 FROM queries").fetchone()
+            now_ms = self._clock_ms()
+            number = self._db.execute(
+                "INSERT INTO batches (query, batch, stamp, written_ms) VALUES (?,?,?,?)",
+                (query, batch.batch, batch.stamp, now_ms),
+            ).lastrowid
+            assert number is not None
+            counts: Counter[str] = Counter(batches=1)
+            rows = LogRows(self._db, now_ms)
+            rows.write([row for row in batch.rows if row.kind != Kind.PAYLOAD])
+            add_payloads(self._db, rows, [row for row in batch.rows if row.kind == Kind.PAYLOAD], bool(is_replay))
+            rows.finish()
+            counts.update(rows.counts)
+            counts["deliveries"] = add_deliveries(self._tables, batch.sent, query, bool(is_replay))
+            news = select(self._tables, batch, resolve(self._tables, batch.late), query, bool(is_replay))
+            self._add(news, batch.stamp, query, number)
+            written = Written(
+                len(news.sinks.id),
+                len(news.sources.id),
+                len(news.edges.sink),
+                len(news.sink_labels.id),
+                len(news.source_labels),
+                len(news.late),
+                len(news.lost.sink),
+                rows.counts["refused"],
+                news.ignored,
+            )
+            for name in Written.__slots__:
+                counts[name] = getattr(written, name)
+            add_counts(self._db, counts)
+        return written
+
+    def retain(self, before_ts: int) -> Removed:
+        """Remove what is complete and older than this, keeping the graph whole, and the changes and keys of batches
+        that were written before. Made of many short transactions: batches may be written between them."""
+        return remove_before(self._path, self._tables, self._turn, before_ts)
+
+    def _query(self, name: str) -> int:
+        self._db.execute("INSERT OR IGNORE INTO queries (name) VALUES (?)", (name,))
+        (number,) = self._db.execute("SELECT number FROM queries WHERE name=?", (name,)).fetchone()
+        return int(number)
+
+    def _is_known(self, query: int, batch: int) -> bool:
+        (found,) = self._db.execute(
+            "SELECT coalesce(forgotten >= :batch, 0) OR EXISTS"
+            " (SELECT 1 FROM batches WHERE query = :query AND batch = :batch) FROM queries WHERE number = :query",
+            {"query": query, "batch": batch},
+        ).fetchone()
+        return bool(found)
+
+    def _add(self, news: News, stamp: int, query: int, number: int) -> None:
+        """Put what is new into the graph, and tell of it: K, S, E, L, then what is late."""
+        self._add_sinks(news, stamp)
+        sources, edges, tables = news.sources, news.edges, self._tables
+        stamps = np.full(len(sources.id), stamp, "<i8")
+        tables.sources.add([sources.id, sources.ts, stamps, sources.sent], query)
+        order = np.argsort(edges.source, kind="stable")
+        tables.forward.add([edges.source[order], edges.sink[order]], query)
+        labels = news.source_labels
+        tables.labels.add([labels, np.full(len(labels), stamp, "<i8")], query)
+        late = [column.tolist() for column in news.late.columns()]
+        self._db.executemany(
+            f"INSERT INTO late VALUES (?,?,?,?,nullif(?,{NOT_VIA}),{stamp:d})", zip(*late, strict=True)
+        )
+        lost = zip(news.lost.sink.tolist(), news.lost.origin.tolist(), strict=True)
+        self._db.executemany("INSERT OR IGNORE INTO lost VALUES (?,?)", lost)
+        feed.append(
+            self._db,
+            number,
+            stamp,
+            [
+                (ChangeKind.SINK, [news.sinks.id, news.sinks.ts]),
+                (ChangeKind.SOURCE, [sources.id, sources.ts, sources.sent]),
+                (ChangeKind.EDGE, [edges.sink, edges.source, edges.flags]),
+                (ChangeKind.SINK_LABEL, [news.sink_labels.id, news.sink_labels.flags]),
+                (ChangeKind.SOURCE_LABEL, [labels]),
+                (ChangeKind.LATE, news.late.columns()),
+            ],
+        )
+
+    def _add_sinks(self, news: News, stamp: int) -> None:
+        """Sinks with their edges and labels, most of which come at once."""
+        edges = news.edges
+        starts = groups_of(edges.sink)
+        sizes = np.diff(starts, append=len(edges.sink)).tolist()
+        packed = pack_groups([edges.source, edges.flags], starts)
+        of_sink = dict(zip(edges.sink[starts].tolist(), zip(sizes, packed, strict=True), strict=True))
+        flags = dict(zip(news.sink_labels.id.tolist(), news.sink_labels.flags.tolist(), strict=True))
+        rows = [
+            (each, ts, stamp, stamp if each in flags else None, flags.pop(each, 0), *of_sink.pop(each, (0, b"")))
+            for each, ts in zip(news.sinks.id.tolist(), news.sinks.ts.tolist(), strict=True)
+        ]
+        self._db.executemany("INSERT INTO sinks VALUES (?,?,?,?,?,?,?)", rows)
+        for each, (size, more) in of_sink.items():
+            parts = [unpack(data, 2) for data in (news.stored[each].edges, more)]
+            both = pack([np.concatenate(column) for column in zip(*parts, strict=True)])
+            self._db.execute("UPDATE sinks SET origins=origins+?, edges=? WHERE id=?", (size, both, each))
+        self._db.executemany(
+            f"UPDATE sinks SET label_stamp={stamp:d}, flags=? WHERE id=?",
+            [(flag, each) for each, flag in flags.items()],
+        )

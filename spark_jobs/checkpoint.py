@@ -1,0 +1,146 @@
+"""The folder of a checkpoint: Spark's files, and what it was made with.
+
+State and offsets mean something only to a pipeline with the same buckets, stages and partitions, and to the same log.
+So these are written down before Spark begins, and whoever comes with others is told so.
+
+One job at a time: the folder is locked, and the lock is shared with Spark's JVM, so that it is free no sooner than the
+last process that might still write to it has ended.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_FORMAT = 1
+_MANIFEST = "threadline.json"
+_WAIT_S = 10.0  # for a JVM whose driver was killed
+_WAY_OUT = "or take a new --checkpoint folder: it replays the log, and the store skips what it knows"
+
+Settings = Mapping[str, int | str]
+Offset = dict[str, Any]
+
+
+class CheckpointUnusable(RuntimeError):
+    """The folder cannot be gone on with; the text says why, and the way out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A folder that is ours as long as the lock is held."""
+
+    folder: Path
+    lock: int
+    start: Offset
+    """Where in the log it began."""
+
+    @property
+    def scratch(self) -> Path:
+        """For files that need not outlive Spark's process."""
+        return self.folder / "scratch"
+
+    @property
+    def spark_log(self) -> Path:
+        """What Spark and its workers say."""
+        return self.folder / "spark.log"
+
+    @property
+    def query(self) -> str:
+        """The id of the streaming query: Spark makes it when it begins, and it stays the same."""
+        return str(json.loads((self.folder / "metadata").read_text())["id"])
+
+
+@contextmanager
+def opened(folder: Path, settings: Settings, start: Offset) -> Iterator[Checkpoint]:
+    """The checkpoint in a folder, made if there is none: then it begins at `start`. CheckpointUnusable says why not.
+
+    The names of the settings are those of the options by which one may have chosen others.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise CheckpointUnusable(f"{folder}: {error.strerror}") from error
+    try:
+        _take(lock, folder)
+        found = Checkpoint(folder, lock, _begun(folder, settings, start))
+        shutil.rmtree(found.scratch, ignore_errors=True)
+        found.scratch.mkdir()
+        yield found
+        shutil.rmtree(found.scratch, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
+def made_with(folder: Path) -> Settings:
+    """What a checkpoint was made with; nothing if there is none, or none that can be read."""
+    try:
+        return dict(json.loads((folder / _MANIFEST).read_text())["settings"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _take(lock: int, folder: Path) -> None:
+    give_up = time.monotonic() + _WAIT_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() > give_up:
+                holder = os.pread(lock, 1024, 0).decode(errors="replace").strip()
+                raise CheckpointUnusable(f"{folder} is in use by {holder or 'another process'}") from None
+            time.sleep(0.1)
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+
+
+def _begun(folder: Path, settings: Settings, start: Offset) -> Offset:
+    """Where the checkpoint began. If it is new, that is now."""
+    path = folder / _MANIFEST
+    if not path.exists():
+        if (folder / "metadata").exists():
+            raise CheckpointUnusable(f"{folder} is a checkpoint of something else: there is no {_MANIFEST} in it")
+        write_durably(
+            path, json.dumps({"format": _FORMAT, "settings": dict(settings), "start": start}, indent=1) + "\n"
+        )
+        return start
+    try:
+        manifest = json.loads(path.read_text())
+        made_with, began = dict(manifest["settings"]), dict(manifest["start"])
+        format_ = manifest["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointUnusable(f"{path} cannot be read ({error}): put it back, {_WAY_OUT}") from error
+    if format_ != _FORMAT:
+        raise CheckpointUnusable(f"{folder} is of format {format_}, this is for format {_FORMAT}: {_WAY_OUT[3:]}")
+    for name, value in settings.items():
+        if made_with.get(name) != value:
+            raise CheckpointUnusable(
+                f"{folder} was made with --{name} {made_with.get(name)}, not {value}: "
+                f"say --{name} {made_with.get(name)}, {_WAY_OUT}"
+            )
+    return began
+
+
+def write_durably(path: Path, text: str) -> None:
+    """Put a file under its name: after a crash it is there with all its bytes, or as it was."""
+    unfinished = path.with_name(path.name + ".new")
+    with unfinished.open("w") as handle:
+        handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())
+    unfinished.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

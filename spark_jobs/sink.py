@@ -1,0 +1,42 @@
+"""Gives every micro-batch to the store, in one piece, under a name that stays the same when it is run again."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pyspark.sql import DataFrame
+
+from protocol.graph import GraphBatch
+from spark_jobs.checkpoint import Checkpoint
+from spark_jobs.pipeline import Pipeline
+from spark_jobs.progress import Progress
+
+
+class GraphWriter(Protocol):
+    """What keeps the graph. A batch that it knows by its name it skips."""
+
+    def write(self, batch: GraphBatch) -> object:
+        """Keep all of a batch, durably, before this returns."""
+
+
+class GraphSink:
+    """For `foreachBatch`."""
+
+    def __init__(self, pipeline: Pipeline, checkpoint: Checkpoint, writer: GraphWriter, progress: Progress) -> None:
+        self._pipeline = pipeline
+        self._checkpoint = checkpoint
+        self._writer = writer
+        self._progress = progress
+        self.failure: Exception | None = None
+        """What was wrong with the last micro-batch, if it was not Spark: it only says where in its own code."""
+
+    def __call__(self, rows: DataFrame, number: int) -> None:
+        """Keep a micro-batch. The rows are asked for once: asking is what makes Spark compute them."""
+        table = rows.toArrow()
+        try:
+            batch, figures = self._pipeline.assemble(self._checkpoint.query, number, table)
+            self._writer.write(batch)
+        except Exception as error:
+            self.failure = error
+            raise
+        self._progress.stored(batch, figures)

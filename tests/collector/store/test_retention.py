@@ -1,0 +1,102 @@
+"""Retention beyond the graph itself: deliveries, payloads, late rows, keys of batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from collector.store import Removed, StoreReader
+from protocol.graph import Reason
+from protocol.records import SourcePayload
+from protocol.wire.sections import Kind
+from tests.collector.store.graphs import QuickWriter, delivery, graph_batch, tuple_id
+from tests.collector.store.rows import AGENT, payload_row
+
+S = [tuple_id(1, n) for n in range(4)]
+K = [tuple_id(5, n) for n in range(3)]
+D = [tuple_id(6, n) for n in range(3)]
+
+
+def test_everything_old_goes_and_is_counted(tmp_path: Path) -> None:
+    with QuickWriter(tmp_path / "g.db", clock_ms=lambda: 10**6) as writer, StoreReader(tmp_path / "g.db") as reader:
+        batch = graph_batch(
+            "q",
+            0,
+            sinks={K[0]: 10, K[1]: 20, K[2]: 5},
+            sources={S[0]: 1, S[1]: 2, S[2]: 3, D[2]: 4},
+            edges=[(K[0], S[0]), (K[0], S[1]), (K[1], S[1]), (K[2], S[2]), (K[1], D[2])],
+            sink_labels=[K[0], K[1]],
+            source_labels=[S[0], S[1], S[2], D[2]],
+            late=[(K[0], S[3], 1, Reason.AFTER_LABEL), (K[1], S[3], 1, Reason.AFTER_LABEL)],
+            lost=[(K[0], 77), (K[1], 78)],
+            sent=[delivery(D[0], 9, [(S[0], 1, 0)]), delivery(D[1], 15, [(S[0], 1, 0)]), delivery(D[2], 9)],
+        )
+        writer.write(batch)
+        removed = Removed(sinks=1, sources=1, edges=2, late=1, lost=1, deliveries=1, payloads=0)
+        assert writer.retain(15) == removed
+        assert [each.id for each in reader.every_sink()] == [K[1], K[2]], "one is young, one may get more edges"
+        assert [each.id for each in reader.every_source()] == [S[1], S[2], D[2]]
+        assert reader.forward(S[1]) == [K[1]]
+        assert reader.late_of(K[0]) == [] and reader.lost_of(K[0]) == []
+        assert len(reader.late_of(K[1])) == len(reader.lost_of(K[1])) == 1
+        assert reader.intermediate(D[0]) is None
+        assert reader.intermediate(D[1]) is not None
+        assert reader.intermediate(D[2]) is not None, "it is a vertex"
+        counters = reader.counters()
+        assert (counters["sinks"], counters["sources"], counters["edges"], counters["deliveries"]) == (2, 3, 3, 2)
+        assert (counters["sink_labels"], counters["source_labels"]) == (1, 3)
+        assert writer.retain(15) == Removed(0, 0, 0, 0, 0, 0, 0)
+        assert writer.retain(100) == Removed(1, 2, 2, 1, 1, 2, 0)
+        assert [each.id for each in reader.every_source()] == [S[2]]
+
+
+def test_a_source_that_was_labelled_after_its_sinks_were_gone_goes_too(tmp_path: Path) -> None:
+    with QuickWriter(tmp_path / "g.db", clock_ms=lambda: 10**6) as writer, StoreReader(tmp_path / "g.db") as reader:
+        writer.write(graph_batch("q", 0, sinks={K[0]: 1}, sources={S[0]: 1}, edges=[(K[0], S[0])], sink_labels=[K[0]]))
+        assert writer.retain(5).sources == 0
+        writer.write(graph_batch("q", 1, sinks={K[1]: 9}, edges=[(K[1], S[0])], source_labels=[S[0]]))
+        assert writer.retain(5).sources == 0
+        writer.write(graph_batch("q", 2, sink_labels=[K[1]]))
+        assert writer.retain(10) == Removed(1, 1, 1, 0, 0, 0, 0)
+        assert list(reader.every_source()) == []
+
+
+def test_payloads_stay_as_long_as_one_of_their_tuples(tmp_path: Path) -> None:
+    with QuickWriter(tmp_path / "g.db", clock_ms=lambda: 10**6) as writer, StoreReader(tmp_path / "g.db") as reader:
+        stream = AGENT.stream("reports")
+        rows = [
+            payload_row({stream: 1}, [SourcePayload(stream, n, n + 1, f"value {n}") for n in (0, 1)], seq=0),
+            payload_row({stream: 1}, [SourcePayload(stream, n, n + 1, f"value {n}") for n in (2, 3)], seq=1),
+            payload_row({stream: 5}, [SourcePayload(stream, 0, 9, "of the sink")], seq=2),
+        ]
+        told = {"sinks": {K[0]: 9}, "sources": {S[1]: 2}, "edges": [(K[0], S[1])]}
+        writer.write(graph_batch("q", 0, **told, rows=rows))  # type: ignore[arg-type]
+        assert reader.counters()["payloads"] == 5
+        assert writer.retain(3).payloads == 0, "the youngest of the second row is not that old"
+        assert writer.retain(100).payloads == 2
+        assert [reader.payload(each) is not None for each in (*S, K[0])] == [True, True, False, False, True]
+        writer.write(graph_batch("q", 1, sink_labels=[K[0]], source_labels=[S[1]]))
+        assert writer.retain(100).payloads == 3
+        assert reader.payload(S[1]) is None
+        assert reader.counters()["payloads"] == 0
+        writer.write(graph_batch("q", 2, rows=[rows[0]]))
+        found = reader.payload(S[1])
+        assert found == (Kind.SOURCE, "value 1")
+
+
+def test_keys_of_old_batches_are_remembered_without_being_kept(tmp_path: Path) -> None:
+    now = [10]
+    path = tmp_path / "g.db"
+    with QuickWriter(path, clock_ms=lambda: now[0]) as writer, StoreReader(path) as reader:
+        for number in range(5):
+            writer.write(graph_batch("q", number, sinks={tuple_id(5, number): 10**9}))
+        writer.write(graph_batch("other", 7))
+        now[0] = 20
+        writer.write(graph_batch("q", 5))
+        writer.retain(15)
+        assert reader._db.execute("SELECT count(*) FROM batches").fetchone() == (2,)
+        assert all(writer.write(graph_batch("q", number)) is None for number in range(6))
+        assert writer.write(graph_batch("other", 7)) is None
+        assert (writer.last_batch("q"), writer.last_batch("other")) == (5, 7)
+        writer.retain(10**6)
+        assert (writer.last_batch("q"), writer.last_batch("other")) == (5, 7)
+        assert writer.write(graph_batch("q", 6)) is not None

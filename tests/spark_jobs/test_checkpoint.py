@@ -1,0 +1,107 @@
+"""A checkpoint remembers what it was made with, and is one job's at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_jobs import checkpoint
+from spark_jobs.checkpoint import CheckpointUnusable, Settings, made_with, opened
+
+SETTINGS: Settings = {"algorithm": "ank-1", "buckets": 4}
+START = {"0": [3, 7]}
+
+
+def open_once(folder: Path, settings: Settings = SETTINGS, start: dict[str, list[int]] = START) -> dict[str, list[int]]:
+    with opened(folder, settings, start) as found:
+        return found.start
+
+
+def test_it_begins_where_it_first_began(tmp_path: Path) -> None:
+    assert made_with(tmp_path / "new") == {}
+    assert open_once(tmp_path / "new") == START
+    assert open_once(tmp_path / "new", start={"0": [9, 0], "1": [1, 0]}) == START
+    assert made_with(tmp_path / "new") == SETTINGS
+
+
+def test_other_settings_are_refused_with_both_values_and_the_way_out(tmp_path: Path) -> None:
+    open_once(tmp_path)
+    with pytest.raises(CheckpointUnusable) as refusal:
+        open_once(tmp_path, {**SETTINGS, "buckets": 8})
+    assert str(refusal.value) == (
+        f"{tmp_path} was made with --buckets 4, not 8: say --buckets 4, "
+        "or take a new --checkpoint folder: it replays the log, and the store skips what it knows"
+    )
+    open_once(tmp_path)
+
+
+def test_a_setting_that_it_does_not_know_is_refused(tmp_path: Path) -> None:
+    open_once(tmp_path)
+    with pytest.raises(CheckpointUnusable, match="--u-ms"):
+        open_once(tmp_path, {**SETTINGS, "u-ms": 5})
+
+
+def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "metadata").write_text('{"id": "x"}')
+    with pytest.raises(CheckpointUnusable, match=r"something else: there is no threadline\.json"):
+        open_once(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}'])
+def test_a_manifest_that_cannot_be_read_is_told(tmp_path: Path, text: str) -> None:
+    (tmp_path / "threadline.json").write_text(text)
+    with pytest.raises(CheckpointUnusable, match=r"threadline\.json cannot be read"):
+        open_once(tmp_path)
+    assert made_with(tmp_path) == {}
+
+
+def test_another_format_is_told(tmp_path: Path) -> None:
+    open_once(tmp_path)
+    path = tmp_path / "threadline.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 2}))
+    with pytest.raises(CheckpointUnusable, match="is of format 2, this is for format 1: take a new --checkpoint"):
+        open_once(tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointUnusable, match="Not a directory"):
+        open_once(tmp_path / "file" / "checkpoint")
+
+
+def test_scratch_is_empty_at_the_beginning_and_gone_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "scratch" / "left-by-a-crash").write_text("")
+    with opened(tmp_path, SETTINGS, START) as found:
+        assert list(found.scratch.iterdir()) == []
+        (found.scratch / "file").write_text("")
+    assert not found.scratch.exists()
+
+
+def test_while_somebody_has_it_nobody_else_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "_WAIT_S", 0.2)
+    with (
+        opened(tmp_path, SETTINGS, START),
+        pytest.raises(CheckpointUnusable, match=f"is in use by process {os.getpid()}"),
+    ):
+        open_once(tmp_path)
+    open_once(tmp_path)
+
+
+def test_a_child_that_shares_the_lock_keeps_it_when_its_parent_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "_WAIT_S", 0.2)
+    with opened(tmp_path, SETTINGS, START) as found:
+        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(found.lock,))
+    with child:
+        with pytest.raises(CheckpointUnusable, match="in use"):
+            open_once(tmp_path)
+        child.kill()
+        child.wait()
+    open_once(tmp_path)

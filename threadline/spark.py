@@ -1,0 +1,188 @@
+"""Runs the Spark job: gives it the log and the store, which it knows only as interfaces, and tidies up the log."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from collector.log import LogError, Position, remove_segments
+from collector.log.layout import segment_numbers, segment_path, shard_folder
+from collector.store import StoreError, StoreUnavailable, StoreWriter, open_store
+from protocol.graph import GraphBatch
+from spark_jobs.checkpoint import CheckpointUnusable, Settings, made_with
+from spark_jobs.java import NoJava
+from spark_jobs.job import Job, JobFailed, JobOptions
+from spark_jobs.log_source import Log, LogUnreadable, passed
+from spark_jobs.native_end import EndingLog, horizon_of
+from spark_jobs.native_mu import NativeOptions
+from spark_jobs.pipeline import Pipeline, ank_1, ank_n
+from spark_jobs.placement import Placement
+from spark_jobs.progress import CannotServe
+from spark_jobs.session import SessionFailed, SessionOptions
+from threadline.segment_log import SegmentLog
+
+_LOG = logging.getLogger(__name__)
+_RETRY_S = 1.0
+_REMOVE_EVERY_S = 60.0
+
+
+class SparkUnusable(RuntimeError):
+    """The job cannot run, or could not go on; the text says why, in one line."""
+
+    def __init__(self, text: str, has_begun: bool = False) -> None:
+        super().__init__(text)
+        self.has_begun = has_begun
+
+
+class PatientWriter:
+    """Writes to the store; while its disk is full, it waits."""
+
+    def __init__(self, store: StoreWriter, job_stops: threading.Event) -> None:
+        self._store = store
+        self._job_stops = job_stops
+
+    def write(self, batch: GraphBatch) -> object:
+        """Keep a batch, as soon as the store takes it."""
+        told = ""
+        while True:
+            try:
+                return self._store.write(batch)
+            except StoreUnavailable as error:
+                if self._job_stops.wait(_RETRY_S):
+                    raise
+                if str(error) != told:
+                    _LOG.warning("the store does not take it, trying again error=%s", error)
+                    told = str(error)
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOptions:
+    """What `threadline spark` was asked for."""
+
+    log: Path
+    store: str
+    checkpoint: Path
+    master: str = "local[2]"
+    algorithm: str = "ank-1"
+    levels: int = 2
+    buckets: int = 4
+    partitions: int = 2
+    u_ms: int | None = None
+    """For ANK-N: for how long tuples matter. None: what the checkpoint was made with, or what the log's plans say."""
+    delay_ms: int = 10_000
+    """For ANK-N: how much later than others a tuple may come."""
+    trigger_s: float = 1.0
+    most_rows: int = 20_000
+    most_bytes: int = 64 << 20
+    driver_memory: str = "1g"
+    metrics: tuple[str, int] | None = None
+    remove_after_s: float | None = None
+    once: bool = False
+    verbose: bool = False
+
+
+def run(options: SparkOptions) -> None:
+    """Run the job until it is stopped, or SparkUnusable."""
+    if not options.log.is_dir():
+        raise SparkUnusable(f"there is no log in {options.log}: `threadline translate` makes it")
+    stopping = threading.Event()
+    placement = Placement(options.buckets, options.partitions)
+    try:
+        pipeline, log, settings = _algorithm(options, placement)
+        with (
+            open_store(options.store).writer() as writer,
+            _removing(options.log, options.checkpoint, options.remove_after_s),
+        ):
+            job_options = _job_options(options, placement, settings)
+            Job(job_options, pipeline, log, PatientWriter(writer, stopping), stopping).run()
+    except JobFailed as error:
+        raise SparkUnusable(str(error), has_begun=True) from error
+    except (CannotServe, CheckpointUnusable, LogUnreadable, NoJava, SessionFailed, StoreError) as error:
+        raise SparkUnusable(str(error)) from error
+
+
+def _algorithm(options: SparkOptions, placement: Placement) -> tuple[Pipeline, Log, Settings]:
+    """The pipeline, the log that it reads, and what the checkpoint has to keep."""
+    log = SegmentLog(options.log)
+    settings: dict[str, int | str] = {
+        "log": str(options.log.resolve()),
+        "algorithm": options.algorithm,
+        "levels": options.levels,
+        "buckets": options.buckets,
+        "partitions": options.partitions,
+    }
+    if options.algorithm == "ank-1":
+        return ank_1(options.levels, placement), log, settings
+    if options.algorithm != "ank-n":
+        raise SparkUnusable(f"--algorithm {options.algorithm} is neither ank-1 nor ank-n")
+    u_ms = options.u_ms
+    if u_ms is None:
+        kept = made_with(options.checkpoint).get("u-ms")
+        u_ms = horizon_of(log).u_ms if kept is None else int(kept)
+    native = NativeOptions(options.levels, u_ms, options.delay_ms)
+    ending = EndingLog(log, options.checkpoint)
+    settings |= {"u-ms": u_ms, "delay-ms": options.delay_ms}
+    return ank_n(native, options.checkpoint, ending), ending, settings
+
+
+def _job_options(options: SparkOptions, placement: Placement, settings: Settings) -> JobOptions:
+    return JobOptions(
+        checkpoint=options.checkpoint,
+        placement=placement,
+        settings=settings,
+        session=SessionOptions(options.master, options.partitions, options.driver_memory, options.verbose),
+        trigger_s=options.trigger_s,
+        most_rows=options.most_rows,
+        most_bytes=options.most_bytes,
+        once=options.once,
+        metrics=options.metrics,
+    )
+
+
+def parse_duration_s(text: str) -> float:
+    """`1s` or `200ms` in seconds. ValueError says what is wrong."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s)", text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is no time such as 1s or 200ms")
+    return float(match[1]) / (1000 if match[2] == "ms" else 1)
+
+
+@contextmanager
+def _removing(log: Path, checkpoint: Path, after_s: float | None) -> Iterator[None]:
+    """Meanwhile, remove segments that the checkpoint has passed once they are old enough."""
+    done = threading.Event()
+
+    def keep_removing() -> None:
+        while after_s is not None and not done.wait(_REMOVE_EVERY_S):
+            try:
+                remove_passed(log, checkpoint, after_s)
+            except (OSError, LogError) as error:
+                _LOG.warning("old segments are not removed error=%s", error)
+
+    thread = threading.Thread(target=keep_removing, name="retention", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def remove_passed(log: Path, checkpoint: Path, after_s: float) -> dict[int, list[int]]:
+    """Delete the segments that the checkpoint has passed and that were last written so long ago; say which."""
+    removed: dict[int, list[int]] = {}
+    for shard, (segment, _) in passed(checkpoint).items():
+        folder = shard_folder(log, shard)
+        old = time.time() - after_s
+        young = [number for number in segment_numbers(folder) if segment_path(folder, number).stat().st_mtime > old]
+        gone = remove_segments(log, shard, Position(min([segment, *young]), 0))
+        if gone:
+            removed[shard] = gone
+            _LOG.info("segments removed shard=%d segments=%d-%d", shard, gone[0], gone[-1])
+    return removed
