@@ -1,0 +1,116 @@
+"""kill -9 of everything that Spark consists of, at any moment: the graph is what it would have been."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+
+from collector.store import open_store
+from tests.system.graph.city import City, DiskLog, differences
+from threadline.lab import SparkService
+
+OPTIONS = ("--trigger", "100ms", "--max-rows", "200")
+
+
+class Victim(SparkService):
+    """A job that can be killed in several ways. However it ended, `start` goes on."""
+
+    def kill_worker(self) -> None:
+        """Kill one of the Python processes in which stages run. If it was at work, the job fails; else it goes on."""
+        below = psutil.Process(self.pid).children(recursive=True)
+        workers = [each for each in below if "pyspark.daemon" in _line(each)]
+        for each in random.sample(workers, min(1, len(workers))):
+            each.send_signal(signal.SIGKILL)
+
+    def kill_between_commits(self, batches: int) -> None:
+        """Run until so many batches are stored, and die before Spark hears of the last one."""
+        command = [sys.executable, "-m", "tests.system.graph.dies_after", str(batches), *self.command()[3:]]
+        found = subprocess.run(command, stderr=subprocess.DEVNULL, timeout=120, check=False)
+        assert found.returncode == -signal.SIGKILL
+
+
+def _line(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+class Growing:
+    """A log that grows by itself."""
+
+    def __init__(self, folder: Path, seed: int, rounds: int, pause_s: float) -> None:
+        self.log = DiskLog(folder)
+        self._thread = threading.Thread(target=self._grow, args=(seed, rounds, pause_s))
+        self._thread.start()
+
+    def _grow(self, seed: int, rounds: int, pause_s: float) -> None:
+        for rows in City(seed).rounds(rounds):
+            self.log.append(rows)
+            time.sleep(pause_s)
+
+    def close(self) -> None:
+        self._thread.join()
+        self.log.close()
+
+
+def play(folder: Path, seed: int, kills: int, rounds: int, pause_s: float) -> None:
+    """Kill so often, each time in another way and at another moment; then let it come to its end."""
+    chance = random.Random(seed)
+    log_folder = folder / "log"
+    log_folder.mkdir()
+    spark = Victim(folder, log_folder, *OPTIONS)
+    growing = Growing(log_folder, seed, rounds, pause_s)
+    with closing(growing):
+        for number in range(kills):
+            kind = number % 3
+            if kind == 0:
+                spark.kill_between_commits(chance.randrange(1, 4))
+                continue
+            spark.start()
+            time.sleep(chance.uniform(0.0, 4.0))
+            if kind == 1:
+                spark.kill_worker()
+                time.sleep(chance.uniform(0.0, 2.0))
+            spark.kill()
+    finish(folder, log_folder)
+    assert differences(spark.store, growing.log.told) == []
+    again = SparkService(folder, log_folder, "--once", name="again")  # a new checkpoint over the same log and store
+    before = counters(spark)
+    assert subprocess.run(again.command(), stderr=subprocess.DEVNULL, timeout=300, check=False).returncode == 0
+    assert differences(spark.store, growing.log.told) == []
+    assert counters(spark) == before
+
+
+def finish(folder: Path, log_folder: Path) -> None:
+    last = SparkService(folder, log_folder, "--once")
+    found = subprocess.run(last.command(), capture_output=True, timeout=300, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+
+
+def counters(spark: SparkService) -> dict[str, int]:
+    """Of the graph."""
+    with closing(open_store(spark.store).reader()) as reader:
+        graph = ("sinks", "sources", "edges", "sink_labels", "source_labels", "late", "lost")
+        return {name: value for name, value in reader.counters().items() if name in graph}
+
+
+def test_three_kills_change_nothing(tmp_path: Path) -> None:
+    play(tmp_path, seed=1, kills=3, rounds=120, pause_s=0.05)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_twenty_four_kills_change_nothing(tmp_path: Path) -> None:
+    seed = random.randrange(1_000_000)
+    print(f"seed {seed}")
+    play(tmp_path, seed, kills=24, rounds=2_000, pause_s=0.1)
