@@ -280,17 +280,18 @@ def _contains(sinks: Numbers, sources: Numbers, wanted_sinks: Numbers, wanted_so
 def _of_sources(columns: Columns) -> Groups:
     streams = columns[0] >> SEQ_BITS
     nothing = np.zeros(len(streams), "<i8")
-    return Groups(streams, nothing, columns[1], nothing)
+    return Groups(streams, nothing, columns[1], nothing, nothing)
 
 
 def _of_pending(columns: Columns) -> Groups:
     """The second stream is no stream: 1 if there are more parts to come."""
-    return Groups(columns[0] >> SEQ_BITS, columns[3] + 1, columns[1], columns[1])
+    nothing = np.zeros(len(columns[0]), "<i8")
+    return Groups(columns[0] >> SEQ_BITS, columns[3] + 1, columns[1], nothing, nothing)
 
 
 def _of_pairs(columns: Columns) -> Groups:
     nothing = np.zeros(len(columns[0]), "<i8")
-    return Groups(columns[0] >> SEQ_BITS, nothing, columns[1], nothing)
+    return Groups(columns[0] >> SEQ_BITS, nothing, columns[1], nothing, nothing)
 
 
 def _read_labelled(state: State) -> dict[int, int]:

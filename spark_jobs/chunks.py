@@ -25,7 +25,8 @@ class Kind(IntEnum):
     SENT = 2
     """Deliveries of Sends, by their own ids: (id, ts, more, count; origin id, origin ts, remote)."""
     REFERENCE = 3
-    """Sink tuples and the sent tuples that they came from, by the latter's ids: (sink, ts, sent, sent ts, parts)."""
+    """Sink tuples and the sent tuples that they came from, by the latter's ids: (sink, ts, sent, sent ts, parts);
+    from the first stage on also what the sink had promised before."""
     EDGE = 4
     """Sink tuples and the source tuples that they came from, by the latter's ids: (sink, ts, source, source ts, parts,
     flags)."""

@@ -218,6 +218,21 @@ class Fleet:
         """What a stream has promised: later tuples of it are not older."""
         return END_OF_TIME if self.is_over(number) else self.progress.get(number, (BEGINNING, 0))[0]
 
+    def reached(self, number: int) -> int:
+        """How far a stream has come: what it delivers later comes from nothing that is older by more than U."""
+        return min(self.progress.get(number, (BEGINNING, BEGINNING)))
+
+    def promised(self, streams: Numbers) -> Numbers:
+        """The same of many streams."""
+        numbers, which = np.unique(streams, return_inverse=True)
+        found: Numbers = np.array([self.reached(each) for each in numbers.tolist()], "<i8")[which]
+        return found
+
+    def is_unbounded(self, sent: int) -> bool:
+        """Whether a tuple of a Send may come from tuples that are older than it by more than U: length windows."""
+        stream = self._names.streams.get(sent)
+        return stream is None or self._reaches.is_unbounded((stream.agent, stream.name))
+
     def lost(self, number: int) -> list[tuple[int, int]]:
         """The tuples of a Send that will never come, as numbers (first, last)."""
         stream = self._names.streams.get(number)

@@ -25,8 +25,8 @@ from spark_jobs.split import SENT, read_control
 from spark_jobs.state import State
 from spark_jobs.waiting import Waiting, read_waiting
 
-_REFERENCES = Layout(flat=5)
-_SINK, _SINK_TS, _SENT, _SENT_TS, _PARTS = range(5)
+_REFERENCES = Layout(flat=6)
+_SINK, _SINK_TS, _SENT, _SENT_TS, _PARTS, _PROMISE = range(6)
 _MORE, _TOO_LATE = 1, 2  # in the last column: there are more parts; what it refers to may have been let go of
 _PASSING = (Kind.CONTROL, Kind.EDGE, Kind.SINK, Kind.RESOLVED)
 
@@ -40,6 +40,9 @@ class Mu:
     def run(self, state: State, bucket: int, chunks: Sequence[Chunk]) -> list[Chunk]:
         """What the next stage gets from one bucket in one micro-batch."""
         fleet = Fleet.load(state)
+        references = joined(chunks, Kind.REFERENCE)
+        if references is not None and self._level == 1:
+            references.append(fleet.promised(references[_SINK] >> SEQ_BITS))
         for shard, rows in read_control(chunks):
             fleet.apply(shard, rows)
         fleet.save(state)
@@ -47,7 +50,6 @@ class Mu:
         work = _Work(self, state, fleet, fleet.frontiers(before))
         sent = joined(chunks, Kind.SENT)
         passing = work.keep(sent) if sent is not None else None
-        references = joined(chunks, Kind.REFERENCE)
         work.resolve(work.due(None if sent is None else sent[1]), references)
         work.purge()
         waiting = work.save()
@@ -122,6 +124,8 @@ class _Work:
             of = rows[0] >> SEQ_BITS
             numbers, which = np.unique(of, return_inverse=True)
             gone = rows[1] < np.array([bounds[each] for each in numbers.tolist()], "<i8")[which]
+            watermarks = np.array([self._fleet.watermark(each) for each in numbers.tolist()], "<i8")
+            gone &= _is_whole(rows, rows[0]) | (rows[1] < watermarks[which])  # or else the rest would be taken for all
             if gone.any():
                 self._let_go(of[gone], rows[1][gone])
                 self._deliveries.replace(slot, SENT.take(rows, np.flatnonzero(~gone)))
@@ -175,14 +179,13 @@ class _Work:
         streams, which = np.unique(references[_SENT] >> SEQ_BITS, return_inverse=True)
         purged = np.array([self._purged.get(each, BEGINNING) for each in streams.tolist()], "<i8")
         marks = np.where(references[_SENT_TS] < purged[which], np.uint8(_TOO_LATE), np.uint8(0))
-        return [*references[:_PARTS], references[_PARTS] | marks]
+        return [*references[:_PARTS], references[_PARTS] | marks, references[_PROMISE]]
 
     def _match(self, references: Columns, rows: Numbers, deliveries: Columns) -> Numbers:
         """Unfold the references whose deliveries are here as a whole; returns the others."""
-        ids, more = deliveries[0], deliveries[2]
         wanted = references[_SENT][rows]
-        first, last = np.searchsorted(ids, wanted), np.searchsorted(ids, wanted, "right")
-        is_whole = (last > first) & (more[np.maximum(last, 1) - 1] == 0)
+        first, last = np.searchsorted(deliveries[0], wanted), np.searchsorted(deliveries[0], wanted, "right")
+        is_whole = (last > first) & _is_whole(deliveries, wanted)
         self._unfold(_REFERENCES.take(references, rows[is_whole]), deliveries, first[is_whole], last[is_whole])
         rest: Numbers = rows[~is_whole]
         return rest
@@ -204,7 +207,8 @@ class _Work:
         if is_remote.any() and self._stage.is_last:
             edges[5] = np.where(is_remote, np.uint8(EdgeFlag.TOO_DEEP), np.uint8(0))
         elif is_remote.any():
-            self._tell(Kind.REFERENCE, [column[is_remote] for column in edges[:5]])
+            promises = references[_PROMISE][which]
+            self._tell(Kind.REFERENCE, [column[is_remote] for column in (*edges[:_PROMISE], promises)])
             changes += np.bincount(which[is_remote], minlength=len(first))
             edges = [column[~is_remote] for column in edges]
         self._tell(Kind.EDGE, edges)
@@ -238,13 +242,13 @@ class _Work:
             self._waiting.add(_REFERENCES.take(references, np.flatnonzero(waits)))
 
     def _give_up_late(self, references: Columns) -> None:
-        sinks, _, origins, times, _ = references
+        sinks, _, origins, times, _, _ = references
         self._tell(Kind.LATE, [sinks, origins, times, np.full(len(sinks), Reason.PURGED, "u1")])
         self._settled(references, np.full(len(sinks), -1, "<i8"))
 
     def _give_up_lost(self, references: Columns) -> None:
         """Of what was told in parts, some may have come before the rest was lost."""
-        sinks, _, origins, times, _ = references
+        sinks, _, origins, times, _, _ = references
         self._tell(Kind.LOST, [sinks, origins])
         slots = self._deliveries.slots_of(times)
         is_settled = np.zeros(len(sinks), bool)
@@ -284,16 +288,28 @@ class _Work:
             columns = [np.array(list(column), "<i8") for column in (self._purged.keys(), self._purged.values())]
             self._state.put("purged", 0, pack(columns))
         waiting, index, fleet = Waiting(), self._waiting.index.lowest(), self._fleet
-        for sent, sink, low, oldest in zip(*(column.tolist() for column in index), strict=True):
+        for sent, sink, low, oldest, promise in zip(*(column.tolist() for column in index), strict=True):
             if fleet.is_retired(sent):  # what comes of it after all is late
                 waiting.add(sink, END_OF_TIME, oldest)
+                continue
+            delay = fleet.delay(sent, sink)
+            if fleet.is_unbounded(sent):  # it may come from tuples of any age that were not promised to be gone
+                bound = max(promise, fleet.reached(sent) + delay)
             else:
-                waiting.add(sink, min(oldest, low + fleet.delay(sent, sink)), oldest)
+                bound = low + delay
+            waiting.add(sink, min(oldest, bound), oldest)
         return waiting
 
     def figures(self) -> tuple[int, int]:
         """How many deliveries are kept and how many references wait."""
         return len(self._deliveries), len(self._waiting)
+
+
+def _is_whole(deliveries: Columns, wanted: Numbers) -> NDArray[np.bool_]:
+    """Of ids that are among the deliveries, whether the last part is there."""
+    last = np.searchsorted(deliveries[0], wanted, "right")
+    is_last: NDArray[np.bool_] = deliveries[2][np.maximum(last, 1) - 1] == 0
+    return is_last
 
 
 def _summed(resolved: Columns) -> Columns:
@@ -310,11 +326,12 @@ def _summed(resolved: Columns) -> Columns:
 def _of_deliveries(columns: Columns) -> Groups:
     streams = columns[0] >> SEQ_BITS
     nothing = np.zeros(len(streams), "<i8")
-    return Groups(streams, nothing, columns[1], nothing)
+    return Groups(streams, nothing, columns[1], nothing, nothing)
 
 
 def _of_references(columns: Columns) -> Groups:
-    return Groups(columns[_SENT] >> SEQ_BITS, columns[_SINK] >> SEQ_BITS, columns[_SENT_TS], columns[_SINK_TS])
+    sent, sinks = columns[_SENT] >> SEQ_BITS, columns[_SINK] >> SEQ_BITS
+    return Groups(sent, sinks, columns[_SENT_TS], columns[_SINK_TS], columns[_PROMISE])
 
 
 def _read_purged(state: State) -> dict[int, int]:

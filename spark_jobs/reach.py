@@ -30,6 +30,7 @@ class Ways(NamedTuple):
     sends: dict[str, tuple[str, ...]]
     receives: dict[str, Node]
     """Receive -> the agent and the stream it takes."""
+    has_length_windows: bool
 
     @property
     def sinks(self) -> set[str]:
@@ -67,9 +68,14 @@ def ways_of(plan: bytes) -> Ways | None:
             for node in document.nodes
             if node.operator == "send"
         }
-        return Ways(delays(document), sends, receives)
+        lengths = [node for node in document.nodes if _is_length_window(node.parameters.get("window"))]
+        return Ways(delays(document), sends, receives, bool(lengths))
     except (MalformedBatch, PlanError, IndexError):
         return None
+
+
+def _is_length_window(window: object) -> bool:
+    return isinstance(window, Mapping) and window.get("kind") == "length"
 
 
 @dataclass(slots=True)
@@ -122,10 +128,27 @@ class Reaches:
     def __init__(self, agents: Mapping[str, Agent]) -> None:
         self._agents = agents
         self._found: dict[Node, Reach] = {}
+        self._unbounded: dict[Node, bool] = {}
 
     def of(self, node: Node) -> Reach:
         """Where tuples of a stream can get to, be it of a source or of a Send."""
         return self._reach(node, ())
+
+    def is_unbounded(self, sent: Node, behind: int = 0) -> bool:
+        """Whether a Send has length windows before it, here or in another agent, or nobody knows."""
+        if sent not in self._unbounded:
+            self._unbounded[sent] = True  # should one come back here: a circle
+            self._unbounded[sent] = behind > _MOST_AGENTS or self._find_unbounded(sent, behind)
+        return self._unbounded[sent]
+
+    def _find_unbounded(self, sent: Node, behind: int) -> bool:
+        name, stream = sent
+        agent = self._agents.get(name)
+        plans = [plan for plan in agent.plans if stream in plan.sends] if agent else []
+        if not plans or any(plan.has_length_windows for plan in plans):
+            return True
+        received = [plan.receives[each] for plan in plans for each in plan.receives if stream in plan.delays[each]]
+        return any(self.is_unbounded(each, behind + 1) for each in received)
 
     def _reach(self, node: Node, before: tuple[Node, ...]) -> Reach:
         if node in before or len(before) > _MOST_AGENTS:  # every stream between the two is in the same circle

@@ -55,12 +55,13 @@ def spans(starts: Numbers, counts: NDArray[Any]) -> Numbers:
 
 
 class Groups(NamedTuple):
-    """What the index keeps of rows: two streams that they belong to, and two times."""
+    """What the index keeps of rows: two streams that they belong to, and three times. What is not needed is 0."""
 
     first: Numbers
     second: Numbers
     low: Numbers
-    other_low: Numbers
+    second_low: Numbers
+    third_low: Numbers
 
     def lowest(self) -> Groups:
         """One row per pair of streams."""
@@ -70,11 +71,11 @@ class Groups(NamedTuple):
 def _lowest(groups: Groups) -> Columns:
     """Per pair of streams how many rows it has, the streams themselves, and the lowest times."""
     if not len(groups.first):
-        return [np.empty(0, "<i8")] * 5
+        return [np.empty(0, "<i8")] * 6
     order = np.lexsort((groups.second, groups.first))
     first, second = groups.first[order], groups.second[order]
     begins = np.flatnonzero(np.r_[True, (first[1:] != first[:-1]) | (second[1:] != second[:-1])])
-    lows = [np.minimum.reduceat(column[order], begins) for column in (groups.low, groups.other_low)]
+    lows = [np.minimum.reduceat(column[order], begins) for column in groups[2:]]
     return [np.diff(np.r_[begins, len(order)]), first[begins], second[begins], *lows]
 
 
@@ -90,7 +91,7 @@ class Shelf:
         self._loaded: dict[int, Columns | None] = {}
         self._changed: set[int] = set()
         found = state.get(name + ".index", 0)
-        width, *index = unpack(found) if found else [np.array([FIRST_WIDTH_MS], "<i8"), *(np.empty(0, "<i8"),) * 6]
+        width, *index = unpack(found) if found else [np.array([FIRST_WIDTH_MS], "<i8"), *(np.empty(0, "<i8"),) * 7]
         self._width = int(width[0])
         self._slots: Numbers
         self._counts: Numbers
@@ -182,7 +183,7 @@ class Shelf:
             self._state.remove(self._name, slot)
         while len(np.unique(slots)) > MOST_SLOTS // 2:
             self._width, slots = self._width * 2, slots >> 1
-        self._slots, self._counts, *rest = [np.empty(0, "<i8")] * 6
+        self._slots, self._counts, *rest = [np.empty(0, "<i8")] * 7
         self._index = Groups(*rest)
         self._loaded.clear()
         self.add(self._layout.concat(tables))

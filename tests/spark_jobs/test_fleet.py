@@ -209,6 +209,16 @@ def test_many_ways_through_many_agents_are_found_quickly() -> None:
     assert len(fleet_of(*rows).reach(1).sinks) == count - 1 + 2
 
 
+def test_a_chain_that_is_longer_than_anybody_would_make_it_is_held() -> None:
+    rows = [register(1, "a0", "s"), register(2, "a799", "x")]
+    for number in range(800):
+        of = source("s") if not number else receive("in", f"a{number - 1}", "x")
+        rows.append(plan(f"a{number}", of, send("x", of.name, f"a{number + 1}")))
+    fleet = fleet_of(*rows)
+    assert bounds(fleet, 1) == [BEGINNING]
+    assert fleet.is_unbounded(2)
+
+
 # Snapshots
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from protocol.chunks import unpack
 from protocol.graph import EdgeFlag, Reason, SinkFlag
-from protocol.records import END_OF_TIME, Gap, Lost
+from protocol.records import BEGINNING, END_OF_TIME, Gap, Lost
 from protocol.row import Row
 from spark_jobs.chunks import Chunk, Kind, joined
 from spark_jobs.mu import Mu
@@ -208,7 +208,7 @@ def test_the_last_stage_ends_chains_that_are_too_deep() -> None:
     assert told(out, Kind.RESOLVED) == [(k, 1_000, -1, 0)]
     out = Stage(levels=2)(*PLANS, *rows, sent, alert(0, 1_000, (0, 60)))
     assert told(out, Kind.EDGE) == [(k, 1_000, A, 10, 0, 0)]
-    assert told(out, Kind.REFERENCE)[-1] == (k, 1_000, far, 30, 0)
+    assert told(out, Kind.REFERENCE)[-1] == (k, 1_000, far, 30, 0, BEGINNING)
     assert told(out, Kind.RESOLVED) == [], "one reference instead of another"
 
 

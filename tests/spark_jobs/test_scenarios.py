@@ -55,7 +55,7 @@ from tests.support.oracle import (
 )
 from tests.support.pipeline import CheckedPipeline, MicroBatch, Pipeline, plain
 
-some_examples = settings(max_examples=max(10, settings().max_examples // 5))
+some_examples = settings(max_examples=max(10, settings().max_examples // 7))
 """An example is a whole fleet."""
 
 

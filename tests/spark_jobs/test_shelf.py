@@ -15,7 +15,7 @@ Model = list[tuple[int, int, list[int]]]
 
 def groups(columns: Columns) -> Groups:
     """By the id: it stands for a stream here."""
-    return Groups(columns[0] % 4, columns[0] % 2, columns[1], -columns[1])
+    return Groups(columns[0] % 4, columns[0] % 2, columns[1], -columns[1], columns[2])
 
 
 def opened(state: PlainState) -> Shelf:
@@ -67,7 +67,7 @@ def test_rows_are_kept_until_they_are_replaced(steps: list[tuple[Model, int]]) -
             chosen = (index.first == first) & (index.second == second)
             mine = [ts for each, ts, _ in model if (each % 4, each % 2) == (first, second)]
             assert index.low[chosen].min() == min(mine)
-            assert index.other_low[chosen].min() == -max(mine)
+            assert index.second_low[chosen].min() == -max(mine)
 
 
 def test_slots_become_wider_and_an_empty_shelf_begins_anew() -> None:

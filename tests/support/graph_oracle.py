@@ -8,9 +8,9 @@ Labels. A source tuple s of stream S may be labelled when s.ts < min(W(K), hold(
 K, and then it must be. W(K) is held back by each tuple k of K that waits for a sent tuple: to k.ts. Two bounds are
 computed, because in some places the design leaves freedom. `required` is the safe side, and `allowed` the bold one:
 
-* where there are length windows, a tuple k that waits may have older sources than k.ts - U. So it may hold back its sink
-  (required) to what the sink had promised before its micro-batch, or to what the sent tuple's own stream has promised,
-  plus U from there; or (allowed) to k.ts only, as long as nothing is late because of it;
+* where there are length windows, or may be, a tuple k that waits may have older sources than k.ts - U. So it may hold
+  back its sink (required) to what the sink had promised before its micro-batch, or to what the sent tuple's own stream
+  has promised, plus U from there; or (allowed) to k.ts only, as long as nothing is late because of it;
 * a crashed agent that is back counts with what its new start has promised (required) or its old one (allowed);
 * a retired agent that is back counts from its first row (required), or for each stream from its next Progress
   (allowed); until then, tuples that wait for what it has sent hold back (required), or not (allowed);
@@ -317,7 +317,12 @@ class Log:
 
     @property
     def _has_length_windows(self) -> bool:
+        """Somewhere in the fleet, or in a plan that has not come."""
         nodes = [node for plan in self.plans.values() for node in plan["nodes"]]
+        senders = {node["parameters"]["sender"] for node in nodes if node["operator"] == "receive"}
+        known = {agent for agent, _ in self.plans}
+        if not senders | {agent for agent, *_ in self.streams.values()} <= known:
+            return True
         return any(node.get("parameters", {}).get("window", {}).get("kind") == "length" for node in nodes)
 
     def _promised_behind(self, number: int, sink: Place) -> Bound:

@@ -8,7 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psutil
@@ -23,6 +24,14 @@ OPTIONS = ("--trigger", "100ms", "--max-rows", "200")
 
 class Victim(SparkService):
     """A job that can be killed in several ways. However it ended, `start` goes on."""
+
+    @contextmanager
+    def killed_at_last(self) -> Iterator[None]:
+        """Leave nothing behind, whatever happens."""
+        try:
+            yield
+        finally:
+            self.kill()
 
     def kill_worker(self) -> None:
         """Kill one of the Python processes in which stages run. If it was at work, the job fails; else it goes on."""
@@ -70,7 +79,7 @@ def play(folder: Path, seed: int, kills: int, rounds: int, pause_s: float) -> No
     log_folder.mkdir()
     spark = Victim(folder, log_folder, *OPTIONS)
     growing = Growing(log_folder, seed, rounds, pause_s)
-    with closing(growing):
+    with closing(growing), spark.killed_at_last():
         for number in range(kills):
             kind = number % 3
             if kind == 0:
