@@ -48,7 +48,7 @@ NATIVE_SETTINGS = {
         "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
     ),
 }
-"""What to set in the session before the query starts. It is kept with the checkpoint; the state has to fit in memory."""
+"""What to set in the session before the query starts. The checkpoint keeps it; the state has to fit in memory."""
 
 # The columns of the chunks that `assemble` takes.
 _COLUMNS = {

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -96,6 +97,9 @@ class Job:
         except PySparkException as error:
             _LOG.debug("the query failed", exc_info=True)
             raise JobFailed(_reason(error, sink)) from error
+        except (Py4JError, OSError) as error:
+            _LOG.debug("Spark does not answer", exc_info=True)
+            raise JobFailed(f"Spark's process has ended: {checkpoint.spark_log} may say why") from error
 
     def _started(self, spark: SparkSession, checkpoint: Checkpoint, sink: GraphSink) -> StreamingQuery:
         options = self._options
@@ -118,12 +122,12 @@ class Job:
 
     def _watch(self, query: StreamingQuery) -> None:
         """Until the query ends, or is to."""
-        tell_at = time.monotonic() + _TELL_S
+        tell_at, told = time.monotonic() + _TELL_S, 0
         while not query.awaitTermination(_LOOK_S):
             self._look(query)
-            if time.monotonic() >= tell_at:
+            if time.monotonic() >= tell_at and self.progress.totals.batches > told:
                 _LOG.info("progress %s", self.progress.line())
-                tell_at = time.monotonic() + _TELL_S
+                tell_at, told = time.monotonic() + _TELL_S, self.progress.totals.batches
             if self._stopping.is_set():
                 _await_batch(query)
                 break
@@ -161,4 +165,8 @@ def _reason(error: PySparkException, sink: GraphSink) -> str:
     text = str(error)
     unreadable = re.findall(rf"^[\w.]+\.{LogUnreadable.__name__}: (.+)$", text, re.MULTILINE)
     raised = unreadable or re.findall(r"^(?:\w+\.)*\w*(?:Error|Exception): .+$", text, re.MULTILINE)
-    return str(raised[-1]) if raised else text.strip().splitlines()[0]
+    if raised:
+        return str(raised[-1])
+    first = text.strip().splitlines()[0]
+    is_about_checkpoint = re.search("STATE|CHECKPOINT|OFFSET", first)
+    return f"{first} (a new --checkpoint folder replays the log)" if is_about_checkpoint else first

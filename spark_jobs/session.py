@@ -9,9 +9,12 @@ import logging
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import pyspark
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
@@ -72,6 +75,7 @@ def start_session(options: SessionOptions, checkpoint: Checkpoint) -> SparkSessi
     os.environ["JAVA_HOME"] = str(find_java(os.environ))
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["SPARK_HOME"] = str(_spark_home(checkpoint.scratch))
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     conf = SparkConf(loadDefaults=False).setAll(
         [
@@ -99,9 +103,21 @@ def start_session(options: SessionOptions, checkpoint: Checkpoint) -> SparkSessi
     return SparkSession(context)
 
 
+def _spark_home(folder: Path) -> Path:
+    """Spark's own folder, but for its Python library: that is an archive, which every worker would have to compile
+    anew. As it is not there, they take the one that this process has."""
+    home = folder / "spark"
+    home.mkdir()
+    package = Path(pyspark.__file__).parent
+    for name in ("bin", "jars"):
+        (home / name).symlink_to(package / name)
+    return home
+
+
 def stop_session(spark: SparkSession) -> None:
     """Stop Spark, and wait until its process is gone: then nobody writes to the checkpoint any more."""
-    spark.stop()
+    with suppress(Py4JError, OSError):  # it has ended already
+        spark.stop()
     _end_jvm()
 
 
@@ -111,7 +127,8 @@ def _end_jvm() -> None:
     if gateway is None:
         return
     SparkContext._gateway = SparkContext._jvm = None
-    gateway.shutdown()
+    with suppress(Py4JError, OSError):
+        gateway.shutdown()
     gateway.proc.stdin.close()
     try:
         gateway.proc.wait(_END_S)

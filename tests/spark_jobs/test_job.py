@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -132,6 +133,7 @@ def test_the_job_on_spark(fixture: Fixture, caplog: pytest.LogCaptureFixture) ->
     assert "spark ready" in caplog.text
     _what_is_wrong_with_a_row_is_said_in_one_line(fixture)
     _a_removed_segment_is_said_in_one_line(fixture)
+    _if_the_jvm_dies_the_job_says_so(fixture)
 
 
 def _our_hash_is_that_of_spark(spark: SparkSession) -> None:
@@ -205,3 +207,10 @@ def _a_removed_segment_is_said_in_one_line(fixture: Fixture) -> None:
     remove_segments(fixture.log, 6, FilePosition(3, 0))
     with pytest.raises(JobFailed, match=r"\Athe log cannot be read: .*segment 1 has been removed, the oldest is \d\Z"):
         fixture.run()
+
+
+def _if_the_jvm_dies_the_job_says_so(fixture: Fixture) -> None:
+    with pytest.raises(JobFailed, match=r"\ASpark's process has ended: .*spark\.log may say why\Z"), fixture.running():
+        gateway: Any = SparkContext._gateway
+        gateway.proc.kill()
+        gateway.proc.wait()

@@ -1,0 +1,212 @@
+"""`threadline spark`: what it says when something is wrong, and a real one that is killed and stopped."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import psutil
+import pytest
+from typer.testing import CliRunner, Result
+
+from collector.log import ShardWriter
+from collector.store import StoreUnavailable, open_store
+from protocol.graph import GraphBatch
+from protocol.plan import PlanDocument
+from protocol.records import END_OF_TIME, Declared, Delivery, Origin, OriginKind, Progress, SourcePayload
+from spark_jobs.checkpoint import write_durably
+from tests.collector.agents import FakeAgent, Shard
+from tests.collector.log.batches import NextSeqs, batch
+from tests.spark_jobs.rows import document, sink, source
+from tests.support.waiting import wait_until
+from threadline import spark
+from threadline.cli import app
+from threadline.lab import SparkService, free_port
+from threadline.spark import PatientWriter, parse_duration_s, remove_passed
+
+PLAN: PlanDocument = document(source("readings"), sink("out", "readings"))
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ("spark", *arguments))
+
+
+def refused(result: Result, *words: str) -> None:
+    assert result.exit_code == 2, result.output
+    assert result.stderr.count("\n") == 1 and result.stderr.startswith("threadline: "), result.output
+    for word in words:
+        assert word in result.stderr, result.output
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> list[str]:
+    (tmp_path / "log").mkdir()
+    return [
+        *("--log", str(tmp_path / "log"), "--store", f"sqlite:///{tmp_path / 'graph.db'}"),
+        *("--checkpoint", str(tmp_path / "checkpoint")),
+    ]
+
+
+def test_a_log_that_is_not_there_is_told(tmp_path: Path, options: list[str]) -> None:
+    refused(run(*options, "--log", str(tmp_path / "none")), "there is no log in", "threadline translate")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--algorithm", "ank-7", "neither ank-1 nor ank-n"),
+        ("--trigger", "soon", "'soon' is no time such as 1s or 200ms"),
+        ("--store", "mysql://x", "there is no store of kind 'mysql'"),
+        ("--metrics", "nowhere", "--metrics"),
+    ],
+)
+def test_what_makes_no_sense_is_told(options: list[str], option: str, value: str, words: str) -> None:
+    refused(run(*options, option, value), words)
+
+
+def test_a_store_that_somebody_writes_to_is_told(tmp_path: Path, options: list[str]) -> None:
+    with open_store(f"sqlite:///{tmp_path / 'graph.db'}").writer():
+        refused(run(*options), "is being written by")
+
+
+def test_a_checkpoint_of_other_settings_is_told_before_spark_starts(tmp_path: Path, options: list[str]) -> None:
+    settings = f'{{"log": "{tmp_path / "log"}", "algorithm": "ank-1", "levels": 2, "buckets": 4, "partitions": 2}}'
+    (tmp_path / "checkpoint").mkdir()
+    write_durably(
+        tmp_path / "checkpoint" / "threadline.json", f'{{"format": 1, "settings": {settings}, "start": {{}}}}'
+    )
+    refused(run(*options, "--levels", "3"), "made with --levels 2, not 3", "new --checkpoint")
+    refused(run(*options, "--algorithm", "ank-n"), "made with --algorithm ank-1, not ank-n")
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("1s", 1.0), ("200ms", 0.2), ("1.5s", 1.5), ("0ms", 0.0)])
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration_s(text) == seconds
+
+
+class FullStore:
+    """A store whose disk is full for a while."""
+
+    def __init__(self) -> None:
+        self.tries = 0
+
+    def write(self, batch: GraphBatch) -> str:
+        self.tries += 1
+        if self.tries < 3:
+            raise StoreUnavailable("disk full")
+        return "written"
+
+
+def test_while_the_store_is_full_the_writer_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark, "_RETRY_S", 0.01)
+    stopping = threading.Event()
+    store = FullStore()
+    writer = PatientWriter(store, stopping)  # type: ignore[arg-type]
+    assert writer.write(GraphBatch("q", 0, 0)) == "written"
+    assert store.tries == 3
+    stopping.set()
+    with pytest.raises(StoreUnavailable):
+        PatientWriter(FullStore(), stopping).write(GraphBatch("q", 0, 0))  # type: ignore[arg-type]
+
+
+def test_segments_go_when_they_are_passed_and_old(tmp_path: Path) -> None:
+    log, checkpoint = tmp_path / "log", tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    state = NextSeqs()
+    with ShardWriter(log, 3, segment_bytes=1) as writer:
+        writer.begin(state.snapshot)
+        for seq in range(6):
+            writer.append(batch("a", seq))
+            writer.commit()
+    segments = sorted((log / "shard-03").glob("*.arrows"))
+    long_ago = time.time() - 7_200
+    for path in segments[:4]:
+        os.utime(path, (long_ago, long_ago))
+    assert remove_passed(log, checkpoint, 3_600) == {}  # nothing was passed
+    write_durably(checkpoint / "log-position.json", '{"3": [3, 1], "9": [1, 0]}')
+    assert remove_passed(log, checkpoint, 3_600) == {3: [1, 2]}  # the third is not passed
+    write_durably(checkpoint / "log-position.json", '{"3": [7, 0]}')
+    assert remove_passed(log, checkpoint, 3_600) == {3: [3, 4]}  # the fifth is young
+    assert remove_passed(log, checkpoint, 0) == {3: [5, 6]}  # the last is being written
+
+
+class Pump:
+    """An agent whose readings all reach its sink."""
+
+    def __init__(self, folder: Path) -> None:
+        self._agent = FakeAgent()
+        self._shard = Shard(folder)
+        self._batches = 0
+        self.readings = 0
+
+    def run(self, readings: int) -> None:
+        """So many more, in one batch."""
+        agent = self._agent
+        records: list[object] = [] if self._batches else [Declared(PLAN.to_json())]
+        for ts in range(self.readings, self.readings + readings):
+            read = SourcePayload(agent.stream("readings"), ts, ts, "x")
+            records += [read, Delivery(agent.stream("out"), ts, ts, "x", (_origin(read),))]
+        self.readings += readings
+        records.append(Progress(agent.stream("out"), self.readings, END_OF_TIME))
+        self._shard.take(agent, agent.framed(self._batches, *records))
+        self._batches += 1
+
+    def close(self) -> None:
+        self._shard.close()
+
+
+def _origin(read: SourcePayload) -> Origin:
+    return Origin(OriginKind.SOURCE, read.stream, read.seq, read.ts)
+
+
+@pytest.fixture
+def pump(tmp_path: Path) -> Iterator[Pump]:
+    made = Pump(tmp_path / "log")
+    yield made
+    made.close()
+
+
+def edges(service: SparkService) -> int:
+    if not service.store_path.exists():
+        return 0
+    with open_store(service.store).reader() as reader:
+        return len(set(reader.every_edge()))
+
+
+@pytest.mark.timeout(300)
+def test_a_job_that_is_killed_goes_on_where_it_was_and_one_that_is_stopped_ends_well(
+    tmp_path: Path, pump: Pump
+) -> None:
+    metrics_port = free_port()
+    service = SparkService(
+        tmp_path,
+        tmp_path / "log",
+        *("--levels", "1", "--buckets", "1", "--partitions", "1", "--master", "local[1]", "--trigger", "50ms"),
+        *("--metrics", f"127.0.0.1:{metrics_port}"),
+    )
+    pump.run(5)
+    with service:
+        wait_until(lambda: edges(service) == 5, "the first readings", 60)
+        children = psutil.Process(service.pid).children(recursive=True)
+        assert any("java" in each.name() for each in children)
+        with urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=5) as answer:
+            assert "threadline_spark_edges_total 5.0" in answer.read().decode()
+        pump.run(5)
+        service.kill()
+    service.start()  # at once: the JVM of the killed one may still be there
+    _, alive = psutil.wait_procs(children, 1)
+    assert not alive, "the killed job's processes live on"
+    pump.run(5)
+    wait_until(lambda: edges(service) == 15, "all readings", 60)
+    assert service.stop() == 0
+    assert "spark stopped" in service.output()
+    assert re.search(r"edges=\d+", service.output())
+    assert not [line for line in service.output().splitlines() if "WARN" in line or "Traceback" in line]
+    with open_store(service.store).reader() as reader:
+        assert len(list(reader.every_sink())) == len(list(reader.every_source())) == 15
+        assert all(each.label_stamp is not None for each in reader.every_source())
