@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from itertools import groupby
@@ -12,7 +13,7 @@ from collector.log.errors import LogDamaged, SegmentRemoved
 from collector.log.layout import damaged_path, lost_path, segment_numbers, segment_path, shard_folder, shards
 from collector.log.position import published
 from collector.log.row import FIRST, Position
-from collector.log.segment import ROW_SCHEMA, Frame, Segment
+from collector.log.segment import ROW_SCHEMA, Bookmark, Frame, Segment
 from protocol.row import Row
 
 
@@ -24,6 +25,20 @@ class _Piece(NamedTuple):
     frame: Frame
     first: int
     last: int
+
+
+_MOST_BOOKMARKS = 64  # in a segment
+_MOST_SEGMENTS = 64
+_BOOKMARKS: dict[tuple[str, int, int], deque[Bookmark]] = {}
+"""Where the record batches begin that this process has passed last, so that it need not walk there again from the
+beginning of a segment. Segments only grow, and what was published stays where it is."""
+
+
+def _bookmarks(segment: Segment) -> deque[Bookmark]:
+    found = _BOOKMARKS.setdefault(segment.identity, deque(maxlen=_MOST_BOOKMARKS))
+    while len(_BOOKMARKS) > _MOST_SEGMENTS:
+        del _BOOKMARKS[next(iter(_BOOKMARKS))]
+    return found
 
 
 class LogReader:
@@ -92,8 +107,12 @@ class LogReader:
                 _explain_absence(folder, number)
                 continue
             with segment:
-                row = 0
-                for frame in segment.frames():
+                bookmarks = _bookmarks(segment)
+                after = max((each for each in bookmarks if each.row <= first), default=None)
+                row = after.row if after else 0
+                for frame in segment.frames(after):
+                    if not bookmarks or frame.offset > bookmarks[-1].offset:
+                        bookmarks.append(Bookmark(frame.offset, frame.row))
                     row = frame.end_row if last is None else min(frame.end_row, last)
                     if row > max(frame.row, first):
                         yield _Piece(segment, number, frame, max(first - frame.row, 0), row - frame.row)

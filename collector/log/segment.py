@@ -67,6 +67,13 @@ class Frame(NamedTuple):
         return self.row + self.rows
 
 
+class Bookmark(NamedTuple):
+    """A place between two record batches: its byte, and how many rows are before it."""
+
+    offset: int
+    row: int
+
+
 def encoded(rows: Sequence[Row], checks: Sequence[int], compression: str | None) -> bytes:
     """A record batch, as it is appended to a segment."""
     columns = list(zip(*rows, strict=True)) or [()] * len(ROW_SCHEMA)
@@ -95,16 +102,23 @@ class Segment:
         os.close(self._handle)
 
     @property
+    def identity(self) -> tuple[str, int, int]:
+        """Which file it is: another one may have its name later, or its place."""
+        found = os.fstat(self._handle)
+        return str(self.path), found.st_dev, found.st_ino
+
+    @property
     def size_bytes(self) -> int:
         """How long the file is now."""
         return os.fstat(self._handle).st_size
 
-    def frames(self) -> Iterator[Frame]:
-        """All record batches up to the end of the file; LogDamaged where something else stands.
+    def frames(self, after: Bookmark | None = None) -> Iterator[Frame]:
+        """All record batches up to the end of the file, or those behind a place between two of them; LogDamaged where
+        something else stands.
 
         Looks at no more bytes than the frames that are taken from it need.
         """
-        offset, row = self._behind_header(), 0
+        offset, row = after or (self._behind_header(), 0)
         while (prefix := self._read(offset, _PROBE_BYTES)) != b"":
             frame = self._frame(offset, row, prefix)
             yield frame

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.log import FIRST, LogDamaged, LogReader, Position, Row, SegmentRemoved, ShardWriter, remove_segments
-from collector.log.segment import Segment
+from collector.log.segment import Frame, Segment
 from tests.collector.log.batches import SHARD, batch, log_batches, opened, segments
 
 AGENT_BATCHES = [batch("ab"[number % 2], number // 2, kinds=range(1, 2 + number % 3)) for number in range(24)]
@@ -108,6 +108,27 @@ def test_what_lies_before_the_start_is_not_decoded(tmp_path: Path) -> None:
     assert list(reader.rows(SHARD, Position(1, 2), end)) == batch("a", 1) + batch("a", 2)
     with pytest.raises(LogDamaged, match="byte"):
         list(reader.rows(SHARD, Position(1, 1), end))
+
+
+def test_who_follows_a_log_does_not_walk_it_from_its_beginning_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = log_batches(tmp_path, "a", range(100))
+    walked: list[int] = []
+    frame_at = Segment._frame
+
+    def counted(segment: Segment, offset: int, row: int, prefix: bytes) -> Frame:
+        walked.append(row)
+        return frame_at(segment, offset, row, prefix)
+
+    monkeypatch.setattr(Segment, "_frame", counted)
+    reader = LogReader(tmp_path)
+    read: list[Row] = []
+    for row in range(end.row):
+        reader.ahead(SHARD, Position(1, row), 1, 1 << 30)
+        read += reader.rows(SHARD, Position(1, row), Position(1, row + 1))
+    assert read == [each for number in range(100) for each in batch("a", number)]
+    assert len(walked) < 6 * end.row, "twice for each row, not once for every row before it"
 
 
 def test_a_header_longer_than_usual_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
