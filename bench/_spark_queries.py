@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,7 @@ import psutil
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from bench._graph_log import GraphLog, Shape
+from bench._graph_log import U_MS, GraphLog, Shape
 from collector.store import open_store
 from protocol.chunks import pack, read_deliveries, unpack
 from protocol.graph import GraphBatch
@@ -25,14 +25,18 @@ from spark_jobs.assembly import Figures
 from spark_jobs.checkpoint import opened
 from spark_jobs.chunks import Chunk, Kind
 from spark_jobs.job import Job, JobOptions
-from spark_jobs.pipeline import Pipeline
+from spark_jobs.log_source import Log
+from spark_jobs.native_end import EndingLog
+from spark_jobs.native_mu import NativeOptions
+from spark_jobs.pipeline import Pipeline, ank_1, ank_n
 from spark_jobs.placement import Placement
-from spark_jobs.session import SessionOptions, start_session
+from spark_jobs.session import SessionOptions, start_session, stop_session
 from spark_jobs.sink import GraphWriter
 from threadline.segment_log import SegmentLog
 
 PLACEMENT = Placement(4, 2)
 PATIENCE_S = 300.0
+Contender = Callable[[Path, SegmentLog, Shape], tuple[Pipeline, Log]]
 
 
 @dataclass(slots=True)
@@ -75,7 +79,7 @@ class Bench:
         self._number = 0
 
     @contextmanager
-    def query(self, pipeline: Pipeline, shape: Shape, *, to_store: bool, trigger_s: float = 0.0) -> Iterator[Query]:
+    def query(self, make: Contender, shape: Shape, *, to_store: bool, trigger_s: float = 0.0) -> Iterator[Query]:
         """A query that follows a new log into a new store."""
         self._number += 1
         folder = self._folder / str(self._number)
@@ -88,14 +92,18 @@ class Bench:
             options = JobOptions(
                 folder / "checkpoint", PLACEMENT, {}, trigger_s=trigger_s, most_rows=1 << 30, most_bytes=1 << 40
             )
-            job = Job(options, pipeline, SegmentLog(log_folder), watch, stopping)
+            pipeline, read = make(checkpoint.folder, SegmentLog(log_folder), shape)
+            before = {name: self.spark.conf.get(name) for name in pipeline.settings}
+            job = Job(options, pipeline, read, watch, stopping)
             thread = threading.Thread(target=job.stream, args=(self.spark, checkpoint))
             thread.start()
             try:
-                yield Query(log, watch, job, folder)
+                yield Query(log, watch, job)
             finally:
                 stopping.set()
                 thread.join()
+                for name, value in before.items():
+                    self.spark.conf.set(name, str(value))
                 if store is not None:
                     store.close()
 
@@ -111,7 +119,7 @@ def bench() -> Iterator[Bench]:
         try:
             yield Bench(spark, Path(folder))
         finally:
-            spark.stop()
+            stop_session(spark)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +146,6 @@ class Query:
     log: GraphLog
     watch: Watch
     job: Job
-    folder: Path
 
     def feed(self, edges: int) -> Cost:
         """Append so many edges at once, and wait until they are stored."""
@@ -165,7 +172,18 @@ class Query:
         return latencies
 
 
-def counting(size: int) -> Pipeline:
+def chunked(_: Path, log: SegmentLog, shape: Shape) -> tuple[Pipeline, Log]:
+    """The pipeline as it is by default."""
+    return ank_1(max(shape.agents - 1, 2), PLACEMENT), log
+
+
+def native(checkpoint: Path, log: SegmentLog, shape: Shape) -> tuple[Pipeline, Log]:
+    """The same graph from Spark's own operators."""
+    ending = EndingLog(log, checkpoint)
+    return ank_n(NativeOptions(shape.agents - 1, U_MS, 10_000), checkpoint, ending), ending
+
+
+def counting(_: Path, log: SegmentLog, shape: Shape) -> tuple[Pipeline, Log]:
     """The least that a query over the log can do: read it, and count what it would have had to do."""
 
     def count(shard: int, rows: Iterable[Row], buckets: int) -> Iterator[Chunk]:
@@ -176,10 +194,10 @@ def counting(size: int) -> Pipeline:
     def assembled(query: str, number: int, rows: pa.Table) -> tuple[GraphBatch, Figures]:
         sinks = sum(int(unpack(data)[0][0]) for data in rows.column("data").to_pylist())
         batch = GraphBatch(query, number, 0)
-        batch.edges.sink = np.empty(sinks * size, "<i8")
+        batch.edges.sink = np.empty(sinks * shape.size, "<i8")
         return batch, Figures()
 
-    return Pipeline(count, lambda rows: rows, assembled)
+    return Pipeline(count, lambda rows: rows, assembled), log
 
 
 def _cpu_s() -> float:

@@ -112,6 +112,8 @@ class Job:
             most_rows=options.most_rows,
             most_bytes=options.most_bytes,
         )
+        for name, value in self._pipeline.settings.items():
+            spark.conf.set(name, value)
         source = log_source(stream)
         spark.dataSource.register(source)
         rows = self._pipeline.build(spark.readStream.format(source.name()).load())

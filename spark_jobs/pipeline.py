@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from protocol.graph import GraphBatch
 from spark_jobs.ank import Ank
-from spark_jobs.ank_n import assemble_native, build_native, frontier, native_split
+from spark_jobs.ank_n import NATIVE_SETTINGS, assemble_native, build_native, frontier, native_split
 from spark_jobs.assembly import Figures, assemble, figures
 from spark_jobs.binding import Stage, bind
 from spark_jobs.chunk_rows import read_chunks
@@ -34,6 +34,8 @@ class Pipeline:
     """For a query and the number of a micro-batch, what its rows are to the store, and to whoever watches."""
     finish: Callable[[], bool] = lambda: False
     """Called when all rows were read that there will be: whether the query has to run once more."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Of Spark's session, while the query is started."""
 
 
 def ank_1(levels: int, placement: Placement) -> Pipeline:
@@ -64,4 +66,5 @@ def ank_n(options: NativeOptions, checkpoint: Path, log: EndingLog) -> Pipeline:
         lambda rows: build_native(rows, options),
         assembled,
         finish=lambda: log.finish(options),
+        settings=NATIVE_SETTINGS,
     )
