@@ -7,6 +7,7 @@ receives, one between them passes on windows of windows. Numbers decide everythi
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -223,8 +224,9 @@ class GraphLog:
             self._writers[shard_of(agent)].append(rows[at : at + 1_000])
 
     def _commit(self) -> None:
-        for writer in self._writers.values():
-            writer.commit()
+        """All shards at once, or a query would see some of them first."""
+        with ThreadPoolExecutor(len(self._writers)) as pool:
+            list(pool.map(ShardWriter.commit, self._writers.values()))
 
 
 def _progress(stream: int, watermark: int) -> bytes:

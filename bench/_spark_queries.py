@@ -79,7 +79,7 @@ class Bench:
         self._number = 0
 
     @contextmanager
-    def query(self, make: Contender, shape: Shape, *, to_store: bool, trigger_s: float = 0.0) -> Iterator[Query]:
+    def query(self, make: Contender, shape: Shape, *, to_store: bool, trigger_s: float = 0.1) -> Iterator[Query]:
         """A query that follows a new log into a new store."""
         self._number += 1
         folder = self._folder / str(self._number)
@@ -173,7 +173,12 @@ class Query:
 
 
 def chunked(_: Path, log: SegmentLog, shape: Shape) -> tuple[Pipeline, Log]:
-    """The pipeline as it is by default."""
+    """Our pipeline, with as many levels as the chain needs."""
+    return ank_1(shape.agents - 1, PLACEMENT), log
+
+
+def by_default(_: Path, log: SegmentLog, shape: Shape) -> tuple[Pipeline, Log]:
+    """The same with two levels, as the job has unless asked otherwise."""
     return ank_1(max(shape.agents - 1, 2), PLACEMENT), log
 
 

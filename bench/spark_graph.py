@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 from bench._goals import Report, parse_arguments
 from bench._graph_log import Shape
-from bench._spark_queries import Bench, Contender, Cost, bench, chunked, counting, native
+from bench._spark_queries import Bench, Contender, Cost, bench, by_default, chunked, counting, native
 
 BATCH = 100_000
 MAIN = Shape()
@@ -39,17 +39,20 @@ def _shapes() -> list[Shape]:
 
 
 def _compare(report: Report, at: Bench, shape: Shape, is_main: bool) -> None:
-    batches = 5 if report.quick else 8 if is_main else 4
     found: dict[str, Cost] = {}
     contenders: dict[str, tuple[Contender, bool]] = {
         "into nothing": (chunked, False),
         "into SQLite": (chunked, True),
+        "two levels, into SQLite": (by_default, True),
         "ank-n into nothing": (native, False),
         "count only": (counting, False),
     }
+    if shape.agents == 3:
+        del contenders["two levels, into SQLite"]
     for name, (make, to_store) in contenders.items():
+        warm_up, batches = (1, 2) if report.quick and make is native else (5, 4) if report.quick else (8, 8)
         with at.query(make, shape, to_store=to_store) as query:
-            for _ in range(3):
+            for _ in range(warm_up):  # it takes Java so long to compile what it runs
                 query.feed(BATCH)
             costs = [query.feed(BATCH) for _ in range(batches)]
             kept = query.job.progress
@@ -77,8 +80,8 @@ def _median(costs: list[Cost]) -> Cost:
 
 
 def _latency(report: Report, at: Bench) -> None:
-    seconds = 20 if report.quick else 60
-    with at.query(chunked, MAIN, to_store=True, trigger_s=1.0) as query:
+    seconds = 12 if report.quick else 60
+    with at.query(by_default, MAIN, to_store=True, trigger_s=1.0) as query:
         query.feed(RATE)
         query.feed(RATE)
         latencies = query.feed_steadily(RATE, seconds)
@@ -92,8 +95,8 @@ def _growth(report: Report, at: Bench) -> None:
     """The same increment again and again: does an edge cost more when millions are there?"""
     first, last = (100_000, 1_000_000) if report.quick else (1_000_000, 10_000_000)
     around = max(first // BATCH, 3)
-    with at.query(chunked, MAIN, to_store=True) as query:
-        for _ in range(3):
+    with at.query(by_default, MAIN, to_store=True) as query:
+        for _ in range(5):
             query.feed(BATCH)
         costs = [query.feed(BATCH) for _ in range(last // BATCH)]
     early, late = _median(costs[:around]), _median(costs[-around:])

@@ -56,6 +56,9 @@ _SETTINGS = {
 }
 
 
+_LONGEST_FOLDER = 60  # of sockets: 108 bytes are the most for a name, and Spark's own ones have 42
+
+
 class SessionFailed(RuntimeError):
     """Spark did not start; the text says where it says why."""
 
@@ -85,6 +88,7 @@ def start_session(options: SessionOptions, checkpoint: Checkpoint) -> SparkSessi
             ("spark.driver.extraJavaOptions", " ".join([*_JVM, f"-Djava.io.tmpdir={checkpoint.scratch}"])),
             ("spark.local.dir", str(checkpoint.scratch)),
             ("spark.sql.shuffle.partitions", str(options.partitions)),
+            *_sockets(checkpoint.scratch),
         ]
     )
     _end_jvm()
@@ -101,6 +105,16 @@ def start_session(options: SessionOptions, checkpoint: Checkpoint) -> SparkSessi
             raise SessionFailed(f"Spark did not start: {why}") from error
     context.setLogLevel("ERROR")
     return SparkSession(context)
+
+
+def _sockets(scratch: Path) -> list[tuple[str, str]]:
+    """How Spark talks to its workers: through files, which is a fifth quicker than TCP, if their names fit."""
+    folder = scratch.resolve() / "s"
+    if len(os.fsencode(folder)) > _LONGEST_FOLDER:
+        return []
+    folder.mkdir()
+    kind = "spark.python.unix.domain.socket"
+    return [(f"{kind}.enabled", "true"), (f"{kind}.dir", str(folder))]
 
 
 def _spark_home(folder: Path) -> Path:
