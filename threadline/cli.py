@@ -275,13 +275,16 @@ def demo(
     embedded: Annotated[
         bool, typer.Option("--embedded", help="Use the embedded MQTT broker even if Mosquitto is installed.")
     ] = False,
+    without_spark: Annotated[
+        bool, typer.Option("--without-spark", help="Leave the live graph out: it takes longest, and needs Java.")
+    ] = False,
 ) -> None:
-    """Show what works: devices, gateway and broker on this machine, for a few seconds."""
+    """Show what works: devices, gateway, broker, log and live graph on this machine, for half a minute."""
     from threadline.demo import run
     from threadline.lab import ServiceFailed
 
     try:
-        failures = run(embedded)
+        failures = run(embedded, with_spark=not without_spark)
     except ServiceFailed as error:
         _fail(str(error))
     raise typer.Exit(1 if failures else 0)

@@ -13,9 +13,9 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 from queue import Empty, Queue
 
@@ -163,7 +163,7 @@ class _Demo:
         self.check(command == "close valve", f"it got '{command}' when it woke")
 
 
-def run(embedded: bool) -> int:
+def run(embedded: bool, with_spark: bool = True) -> int:
     """Run the demo; returns how many checks failed."""
     logging.disable(logging.WARNING)
     start = time.monotonic()
@@ -173,24 +173,33 @@ def run(embedded: bool) -> int:
         GatewayService(Path(folder), broker) as gateway,
         TranslatorService(Path(folder), broker) as translator,
         LossyLink(gateway.address, loss=LOSS, duplicate=DUPLICATES, delay_s=DELAY_S, seed=1) as link,
+        _starting(SparkService(Path(folder), translator.log_folder, "--trigger", "500ms"), with_spark) as spark,
     ):
         if isinstance(broker, EmbeddedBroker):
             reason = "as asked" if embedded else "Mosquitto is not installed"
             typer.echo(f"Using the embedded MQTT broker, amqtt ({reason}).")
         typer.echo(f"MQTT broker: {broker.name} on {broker.address}. MQTT-SN gateway: udp 127.0.0.1:{gateway.port}.")
-        cloud = _Cloud(broker.port)
-        spark = SparkService(Path(folder), translator.log_folder, "--trigger", "500ms")
-        with closing(cloud), ThreadPoolExecutor(1) as pool:
-            ready = pool.submit(spark.start)  # which takes a while
-            try:
-                demo = _Demo(link, cloud, gateway)
-                demo.play()
-                LogScenes(Path(folder), link.url, translator, demo.check).play()
-                ready.result()
-                GraphScenes(Path(folder), link.url, spark, demo.check).play()
-            finally:
-                ready.exception()
-                spark.stop()
+        with closing(_Cloud(broker.port)) as cloud:
+            demo = _Demo(link, cloud, gateway)
+            demo.play()
+        LogScenes(Path(folder), link.url, translator, demo.check).play()
+        if with_spark:
+            GraphScenes(Path(folder), link.url, spark.result(), demo.check).play()
+        else:
+            typer.echo("\nWithout Spark, as asked: the live graph is left out.")
     verdict = "Everything held" if not demo.failures else f"{demo.failures} checks failed"
     typer.echo(f"\n{verdict} ({time.monotonic() - start:.1f} s).")
     return demo.failures
+
+
+@contextmanager
+def _starting(spark: SparkService, wanted: bool) -> Iterator[Future[SparkService]]:
+    """Spark takes a while to start: meanwhile, other scenes are played."""
+    with ThreadPoolExecutor(1) as pool:
+        ready = pool.submit(spark.start) if wanted else Future()
+        try:
+            yield ready
+        finally:
+            if wanted:
+                ready.exception()
+                spark.stop()

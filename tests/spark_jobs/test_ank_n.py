@@ -238,6 +238,8 @@ def check(run: Run, micro_batches: Sequence[MicroBatch], levels: int) -> dict[st
     return expected
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 def test_the_graph_is_that_of_ank_1(spark: SparkSession, tmp_path: Path) -> None:
     """Also with sent tuples that come to a sink on two ways, and over more agents than there are levels."""
     chains = {"alone": (20,), "pair": (10, 20), "three": (10, 20, 40), "four": (10, 10, 10, 10)}
@@ -272,6 +274,7 @@ def out_of_step(late: int, waiting: int) -> MicroBatch:
     return shards.micro_batch()
 
 
+@pytest.mark.timeout(300)
 def test_without_windows(spark: SparkSession, tmp_path: Path) -> None:
     micro_batches = in_step({"alone": (0,), "pair": (0, 0)}, seed=2, times=range(-4, 4), cuts=1)
     log = EndingLog(FileLog(tmp_path / "log", micro_batches), tmp_path)

@@ -1,35 +1,23 @@
-"""`threadline spark`: what it says when something is wrong, and a real one that is killed and stopped."""
+"""`threadline spark`: what it says when something is wrong, and what it does beside Spark."""
 
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from urllib.request import urlopen
 
-import psutil
 import pytest
 from typer.testing import CliRunner, Result
 
 from collector.log import ShardWriter
 from collector.store import StoreUnavailable, open_store
 from protocol.graph import GraphBatch
-from protocol.plan import PlanDocument
-from protocol.records import END_OF_TIME, Declared, Delivery, Origin, OriginKind, Progress, SourcePayload
 from spark_jobs.checkpoint import write_durably
-from tests.collector.agents import FakeAgent, Shard
 from tests.collector.log.batches import NextSeqs, batch
-from tests.spark_jobs.rows import document, sink, source
-from tests.support.waiting import wait_until
 from threadline import spark
 from threadline.cli import app
-from threadline.lab import SparkService, free_port
 from threadline.spark import PatientWriter, parse_duration_s, remove_passed
-
-PLAN: PlanDocument = document(source("readings"), sink("out", "readings"))
 
 
 def run(*arguments: str) -> Result:
@@ -133,80 +121,3 @@ def test_segments_go_when_they_are_passed_and_old(tmp_path: Path) -> None:
     write_durably(checkpoint / "log-position.json", '{"3": [7, 0]}')
     assert remove_passed(log, checkpoint, 3_600) == {3: [3, 4]}  # the fifth is young
     assert remove_passed(log, checkpoint, 0) == {3: [5, 6]}  # the last is being written
-
-
-class Pump:
-    """An agent whose readings all reach its sink."""
-
-    def __init__(self, folder: Path) -> None:
-        self._agent = FakeAgent()
-        self._shard = Shard(folder)
-        self._batches = 0
-        self.readings = 0
-
-    def run(self, readings: int) -> None:
-        """So many more, in one batch."""
-        agent = self._agent
-        records: list[object] = [] if self._batches else [Declared(PLAN.to_json())]
-        for ts in range(self.readings, self.readings + readings):
-            read = SourcePayload(agent.stream("readings"), ts, ts, "x")
-            records += [read, Delivery(agent.stream("out"), ts, ts, "x", (_origin(read),))]
-        self.readings += readings
-        records.append(Progress(agent.stream("out"), self.readings, END_OF_TIME))
-        self._shard.take(agent, agent.framed(self._batches, *records))
-        self._batches += 1
-
-    def close(self) -> None:
-        self._shard.close()
-
-
-def _origin(read: SourcePayload) -> Origin:
-    return Origin(OriginKind.SOURCE, read.stream, read.seq, read.ts)
-
-
-@pytest.fixture
-def pump(tmp_path: Path) -> Iterator[Pump]:
-    made = Pump(tmp_path / "log")
-    yield made
-    made.close()
-
-
-def edges(service: SparkService) -> int:
-    if not service.store_path.exists():
-        return 0
-    with open_store(service.store).reader() as reader:
-        return len(set(reader.every_edge()))
-
-
-@pytest.mark.timeout(300)
-def test_a_job_that_is_killed_goes_on_where_it_was_and_one_that_is_stopped_ends_well(
-    tmp_path: Path, pump: Pump
-) -> None:
-    metrics_port = free_port()
-    service = SparkService(
-        tmp_path,
-        tmp_path / "log",
-        *("--levels", "1", "--buckets", "1", "--partitions", "1", "--master", "local[1]", "--trigger", "50ms"),
-        *("--metrics", f"127.0.0.1:{metrics_port}"),
-    )
-    pump.run(5)
-    with service:
-        wait_until(lambda: edges(service) == 5, "the first readings", 60)
-        children = psutil.Process(service.pid).children(recursive=True)
-        assert any("java" in each.name() for each in children)
-        with urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=5) as answer:
-            assert "threadline_spark_edges_total 5.0" in answer.read().decode()
-        pump.run(5)
-        service.kill()
-    service.start()  # at once: the JVM of the killed one may still be there
-    _, alive = psutil.wait_procs(children, 1)
-    assert not alive, "the killed job's processes live on"
-    pump.run(5)
-    wait_until(lambda: edges(service) == 15, "all readings", 60)
-    assert service.stop() == 0
-    assert "spark stopped" in service.output()
-    assert re.search(r"edges=\d+", service.output())
-    assert not [line for line in service.output().splitlines() if "WARN" in line or "Traceback" in line]
-    with open_store(service.store).reader() as reader:
-        assert len(list(reader.every_sink())) == len(list(reader.every_source())) == 15
-        assert all(each.label_stamp is not None for each in reader.every_source())
