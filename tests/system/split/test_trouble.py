@@ -50,7 +50,7 @@ def gaps(log: Path, agent: str) -> list[Gap]:
 
 
 def test_a_receiver_that_is_killed_takes_every_tuple_once(cloud: Cloud, tmp_path: Path) -> None:
-    sender = cloud.agent(SENDER, sender_app(tmp_path, 900, per_s=300), flush_s=FLUSH_S)
+    sender = cloud.agent(SENDER, sender_app(tmp_path, 1_800, per_s=300), flush_s=FLUSH_S)
     receiver = cloud.agent(RECEIVER, receiver_app(tmp_path), flush_s=FLUSH_S)
     receiver.start()
     sender.start()
@@ -64,7 +64,7 @@ def test_a_receiver_that_is_killed_takes_every_tuple_once(cloud: Cloud, tmp_path
     for agent in (sender, receiver):
         agent.ends_acknowledged(40)
     log = cloud.log()
-    assert delivered(log) == expected(range(900))
+    assert delivered(log) == expected(range(1_800))
     crashes = gaps(log, RECEIVER)
     assert len(crashes) == kills and all(gap.reason.startswith("crash") for gap in crashes)
     begun = [each for each in entries(log, [Kind.PLAN, Kind.GAP], RECEIVER) if each.seq == 0]
