@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import settings
 
@@ -11,5 +13,24 @@ settings.load_profile("ci")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What waits most comes first: tests of whole systems, so that no worker is left alone with one at the end."""
-    items.sort(key=lambda item: not item.nodeid.startswith(("tests/system", "tests/threadline")))
+    """What waits most comes first: no worker is to be left alone with it at the end.
+
+    Each worker begins with an equal part of all tests, so each part begins with an equal part of the slow ones.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    items.sort(key=_haste)
+    slow = sum(_haste(item) < _QUICK for item in items)
+    first, rest = items[:slow], items[slow:]
+    items.clear()
+    for place in range(workers):
+        items += first[place::workers]
+        items += rest[len(rest) * place // workers : len(rest) * (place + 1) // workers]
+
+
+_QUICK = 2
+
+
+def _haste(item: pytest.Item) -> int:
+    if item.get_closest_marker("timeout") is not None:
+        return 0  # it takes so long that it has a limit of its own
+    return 1 if item.nodeid.startswith(("tests/system", "tests/threadline")) else _QUICK

@@ -196,6 +196,10 @@ def spark(
         float | None,
         typer.Option(help="Remove segments of the log that are so many hours old and worked through.", min=0),
     ] = None,
+    remove_results_after: Annotated[
+        float | None,
+        typer.Option(help="Remove results that are so many hours old and complete, and what led to them.", min=0),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="Stop when all that is in the log is worked through.")] = False,
 ) -> None:
     """Run the Spark job: from the log to the live forward-provenance graph in the store."""
@@ -221,7 +225,8 @@ def spark(
         most_bytes=max_bytes,
         driver_memory=driver_memory,
         metrics=_address("--metrics", metrics) if metrics else None,
-        remove_after_s=None if remove_segments_after is None else remove_segments_after * 3600,
+        remove_segments_after_s=None if remove_segments_after is None else remove_segments_after * 3600,
+        remove_results_after_s=None if remove_results_after is None else remove_results_after * 3600,
         once=once,
         verbose=logging.getLogger().isEnabledFor(logging.DEBUG),
     )

@@ -1,4 +1,4 @@
-"""Runs the Spark job: gives it the log and the store, which it knows only as interfaces, and tidies up the log."""
+"""Runs the Spark job: gives it the log and the store, which it knows only as interfaces, and tidies up both."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from collector.log import LogError, Position, remove_segments
 from collector.log.layout import segment_numbers, segment_path, shard_folder
-from collector.store import StoreError, StoreUnavailable, StoreWriter, open_store
+from collector.store import Removed, StoreError, StoreUnavailable, StoreWriter, open_store
 from protocol.graph import GraphBatch
 from spark_jobs.checkpoint import CheckpointUnusable, Settings, made_with
 from spark_jobs.java import NoJava
@@ -29,7 +29,7 @@ from threadline.segment_log import SegmentLog
 
 _LOG = logging.getLogger(__name__)
 _RETRY_S = 1.0
-_REMOVE_EVERY_S = 60.0
+_REMOVE_EVERY_S = 60.0  # at the most; if things are kept for long, a tenth of that time, up to an hour
 
 
 class SparkUnusable(RuntimeError):
@@ -82,7 +82,8 @@ class SparkOptions:
     most_bytes: int = 64 << 20
     driver_memory: str = "1g"
     metrics: tuple[str, int] | None = None
-    remove_after_s: float | None = None
+    remove_segments_after_s: float | None = None
+    remove_results_after_s: float | None = None
     once: bool = False
     verbose: bool = False
 
@@ -97,7 +98,8 @@ def run(options: SparkOptions) -> None:
         pipeline, log, settings = _algorithm(options, placement)
         with (
             open_store(options.store).writer() as writer,
-            _removing(options.log, options.checkpoint, options.remove_after_s),
+            removing(options.remove_segments_after_s, lambda age: remove_passed(options.log, options.checkpoint, age)),
+            removing(options.remove_results_after_s, lambda age: remove_results(writer, age)),
         ):
             job_options = _job_options(options, placement, settings)
             Job(job_options, pipeline, log, PatientWriter(writer, stopping), stopping).run()
@@ -154,16 +156,19 @@ def parse_duration_s(text: str) -> float:
 
 
 @contextmanager
-def _removing(log: Path, checkpoint: Path, after_s: float | None) -> Iterator[None]:
-    """Meanwhile, remove segments that the checkpoint has passed once they are old enough."""
+def removing(after_s: float | None, remove: Callable[[float], object]) -> Iterator[None]:
+    """Meanwhile, remove what is older than so many seconds, again and again."""
+    if after_s is None:
+        yield
+        return
     done = threading.Event()
 
     def keep_removing() -> None:
-        while after_s is not None and not done.wait(_REMOVE_EVERY_S):
+        while not done.wait(max(_REMOVE_EVERY_S, min(after_s / 10, 3_600.0))):
             try:
-                remove_passed(log, checkpoint, after_s)
-            except (OSError, LogError) as error:
-                _LOG.warning("old segments are not removed error=%s", error)
+                remove(after_s)
+            except (OSError, LogError, StoreError) as error:
+                _LOG.warning("what is old is not removed error=%s", error)
 
     thread = threading.Thread(target=keep_removing, name="retention", daemon=True)
     thread.start()
@@ -185,4 +190,12 @@ def remove_passed(log: Path, checkpoint: Path, after_s: float) -> dict[int, list
         if gone:
             removed[shard] = gone
             _LOG.info("segments removed shard=%d segments=%d-%d", shard, gone[0], gone[-1])
+    return removed
+
+
+def remove_results(store: StoreWriter, after_s: float) -> Removed:
+    """Delete results that are complete and so old, and readings that have expired and that no result is left of."""
+    removed = store.retain(int((time.time() - after_s) * 1000))
+    if removed.sinks or removed.sources:
+        _LOG.info("results removed sinks=%d sources=%d edges=%d", removed.sinks, removed.sources, removed.edges)
     return removed
