@@ -40,7 +40,7 @@ from spark_jobs.flat_rows import ENDING, SHIFT_MS, Sent, flatten
 from spark_jobs.log_source import FIRST, Log, LogStream, Position, log_source
 from spark_jobs.native_end import EndingLog, horizon_of
 from spark_jobs.placement import Placement
-from spark_jobs.session import SessionOptions, start_session
+from spark_jobs.session import SessionOptions, start_session, stop_session
 from tests.spark_jobs.rows import document, receive, send, sink, source, window
 from tests.support.fleet_log import Shards, Speaker
 from tests.support.pipeline import MicroBatch, Pipeline, plain
@@ -205,18 +205,24 @@ class Run:
         self._query.stop()
 
 
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with opened(tmp_path_factory.mktemp("session"), {}, {}) as checkpoint:
+@pytest.fixture
+def spark(tmp_path: Path) -> Iterator[SparkSession]:
+    with opened(tmp_path / "session", {}, {}) as checkpoint:
         session = start_session(SessionOptions(partitions=PLACEMENT.partitions), checkpoint)
-        # To compile each of the many operators takes longer than all that they have to do here.
-        session.conf.set("spark.sql.codegen.wholeStage", "false")
-        session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-        session.conf.set("spark.sql.streaming.numRecentProgressUpdates", "100")
-        for name, value in NATIVE_SETTINGS.items():
-            session.conf.set(name, value)
-        yield session
-        session.stop()
+        try:
+            yield session
+        finally:
+            stop_session(session)
+
+
+def prepare(session: SparkSession) -> None:
+    """From now on, queries of this session are those of ANK-N, started as quickly as it gets."""
+    # To compile each of the many operators takes longer than all that they have to do here.
+    session.conf.set("spark.sql.codegen.wholeStage", "false")
+    session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+    session.conf.set("spark.sql.streaming.numRecentProgressUpdates", "100")
+    for name, value in NATIVE_SETTINGS.items():
+        session.conf.set(name, value)
 
 
 def all_of(batches: Sequence[GraphBatch]) -> dict[str, list[Any]]:
@@ -242,6 +248,7 @@ def check(run: Run, micro_batches: Sequence[MicroBatch], levels: int) -> dict[st
 @pytest.mark.timeout(600)
 def test_the_graph_is_that_of_ank_1(spark: SparkSession, tmp_path: Path) -> None:
     """Also with sent tuples that come to a sink on two ways, and over more agents than there are levels."""
+    prepare(spark)
     chains = {"alone": (20,), "pair": (10, 20), "three": (10, 20, 40), "four": (10, 10, 10, 10)}
     micro_batches = in_step(chains, seed=1, times=range(-300, 100, 5), cuts=2)
     rows = FileLog(tmp_path / "log", micro_batches)
@@ -274,14 +281,16 @@ def out_of_step(late: int, waiting: int) -> MicroBatch:
     return shards.micro_batch()
 
 
-@pytest.mark.timeout(300)
-def test_without_windows(spark: SparkSession, tmp_path: Path) -> None:
+def ank_n_without_windows(spark: SparkSession, folder: Path) -> None:
+    """What `make test` runs of ANK-N, in the session that the job is tested in."""
+    prepare(spark)
+    folder.mkdir()
     micro_batches = in_step({"alone": (0,), "pair": (0, 0)}, seed=2, times=range(-4, 4), cuts=1)
-    log = EndingLog(FileLog(tmp_path / "log", micro_batches), tmp_path)
+    log = EndingLog(FileLog(folder / "log", micro_batches), folder)
     options = NativeOptions(levels=1, u_ms=horizon_of(log).u_ms, delay_ms=0)
     assert options.u_ms == 0
     assert log.finish(options)
-    with Run(spark, log, options, tmp_path) as run:
+    with Run(spark, log, options, folder) as run:
         run.all_there_is()
         assert len(check(run, micro_batches, options.levels)["edges"]) > 20
 

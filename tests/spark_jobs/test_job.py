@@ -1,4 +1,4 @@
-"""The whole job on a real Spark, with stages that only count.
+"""The whole job on a real Spark, with stages that only count, and ANK-N.
 
 Starting Spark takes seconds, and so does a query: so this is one story, told in one test.
 """
@@ -31,6 +31,7 @@ from spark_jobs.placement import Placement, hash_of
 from spark_jobs.session import SessionOptions, start_session, stop_session
 from tests.collector.log.batches import NextSeqs, batch
 from tests.spark_jobs.counting import POISON, CountedBatch, counting
+from tests.spark_jobs.test_ank_n import ank_n_without_windows
 from tests.support.waiting import wait_until
 from threadline.segment_log import SegmentLog
 
@@ -124,7 +125,7 @@ def fixture(tmp_path: Path) -> Iterator[Fixture]:
 
 
 @pytest.mark.timeout(300)
-def test_the_job_on_spark(fixture: Fixture, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_job_on_spark(fixture: Fixture, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     _our_hash_is_that_of_spark(fixture.spark)
     _everything_once_in_bounded_micro_batches(fixture)
@@ -133,6 +134,7 @@ def test_the_job_on_spark(fixture: Fixture, caplog: pytest.LogCaptureFixture) ->
     assert "spark ready" in caplog.text
     _what_is_wrong_with_a_row_is_said_in_one_line(fixture)
     _a_removed_segment_is_said_in_one_line(fixture)
+    ank_n_without_windows(fixture.spark, tmp_path / "ank-n")
     _if_the_jvm_dies_the_job_says_so(fixture)
 
 

@@ -47,12 +47,22 @@ class Victim(SparkService):
         finally:
             self.kill()
 
-    def kill_worker(self) -> None:
+    def kill_worker(self, chance: random.Random) -> None:
         """Kill one of the Python processes in which stages run. If it was at work, the job fails; else it goes on."""
-        below = psutil.Process(self.pid).children(recursive=True)
-        workers = [each for each in below if "pyspark.daemon" in _line(each)]
-        for each in random.sample(workers, min(1, len(workers))):
+        wait_until(lambda: bool(self.workers) or not self.is_running, "a worker", 60)
+        time.sleep(chance.uniform(0.0, 4.0))
+        for each in chance.sample(self.workers, min(1, len(self.workers))):
             each.send_signal(signal.SIGKILL)
+
+    @property
+    def workers(self) -> list[psutil.Process]:
+        """The Python processes in which stages run."""
+        below = psutil.Process(self.pid).children(recursive=True) if self.is_running else []
+        return [each for each in below if "pyspark.daemon" in _line(each)]
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
 
     def kill_between_commits(self, batches: int) -> None:
         """Run until so many batches are stored, and die before Spark hears of the last one."""
@@ -86,8 +96,9 @@ class Growing:
         self.log.close()
 
 
-def play(folder: Path, seed: int, kills: int, rounds: int, pause_s: float) -> None:
-    """Kill so often, each time in another way and at another moment; then let it come to its end."""
+def play(folder: Path, seed: int, kills: int, rounds: int, pause_s: float) -> tuple[Victim, Log]:
+    """Kill so often, by turns between the commits of store and Spark, a worker, and all of it, each at any moment; then
+    let it come to its end."""
     chance = random.Random(seed)
     log_folder = folder / "log"
     log_folder.mkdir()
@@ -99,17 +110,23 @@ def play(folder: Path, seed: int, kills: int, rounds: int, pause_s: float) -> No
             if kind == 0:
                 spark.kill_between_commits(chance.randrange(1, 4))
                 continue
-            spark.start()
-            time.sleep(chance.uniform(0.0, 4.0))
+            if not spark.is_running:
+                spark.start()
             if kind == 1:
-                spark.kill_worker()
-                time.sleep(chance.uniform(0.0, 2.0))
-            spark.kill()
+                spark.kill_worker(chance)
+            else:
+                time.sleep(chance.uniform(0.0, 8.0))
+                spark.kill()
     finish(spark, growing.log.told)
-    again = SparkService(folder, log_folder, "--once", name="again")  # a new checkpoint over the same log and store
+    return spark, growing.log.told
+
+
+def replay(folder: Path, spark: Victim, told: Log) -> None:
+    """A new checkpoint over the same log and store changes nothing."""
+    again = SparkService(folder, folder / "log", "--once", name="again")
     before = counters(spark)
     assert subprocess.run(again.command(), stderr=subprocess.DEVNULL, timeout=300, check=False).returncode == 0
-    assert differences(spark.store, growing.log.told) == []
+    assert differences(spark.store, told) == []
     assert counters(spark) == before
 
 
@@ -143,4 +160,5 @@ def test_three_kills_change_nothing(tmp_path: Path) -> None:
 def test_twenty_four_kills_change_nothing(tmp_path: Path) -> None:
     seed = random.randrange(1_000_000)
     print(f"seed {seed}")
-    play(tmp_path, seed, kills=24, rounds=2_000, pause_s=0.1)
+    spark, told = play(tmp_path, seed, kills=24, rounds=2_000, pause_s=0.1)
+    replay(tmp_path, spark, told)
