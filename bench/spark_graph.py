@@ -50,7 +50,10 @@ def _compare(report: Report, at: Bench, shape: Shape, is_main: bool) -> None:
     if shape.agents == 3:
         del contenders["two levels, into SQLite"]
     for name, (make, to_store) in contenders.items():
-        warm_up, batches = (1, 2) if report.quick and make is native else (5, 4) if report.quick else (8, 8)
+        if report.quick:
+            warm_up, batches = (1, 2) if make is native else (5, 4)
+        else:  # all that Java has to compile, it has compiled for the first one
+            warm_up, batches = (8, 8) if is_main else (3, 4)
         with at.query(make, shape, to_store=to_store) as query:
             for _ in range(warm_up):  # it takes Java so long to compile what it runs
                 query.feed(BATCH)

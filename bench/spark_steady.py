@@ -162,7 +162,7 @@ def _sample(at_s: float, spark: SparkService, port: int, appended: int) -> Sampl
 
 
 def _median(samples: Sequence[Sample], name: str) -> float:
-    return statistics.median(getattr(each, name) for each in samples)
+    return statistics.median(float(getattr(each, name)) for each in samples)
 
 
 if __name__ == "__main__":
