@@ -57,9 +57,12 @@ class _Promises:
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, int], dict[int, tuple[int, int]]] = {}
+        self._seqs: dict[tuple[str, int], int] = {}
 
     def add(self, row: Row) -> None:
-        of = self._last.setdefault((row.agent, row.nonce), {})
+        start = (row.agent, row.nonce)
+        of = self._last.setdefault(start, {})
+        self._seqs[start] = row.seq
         chunk = read_progress(row.data)
         for stream, watermark, hold in zip(
             chunk.stream.tolist(), chunk.watermark.tolist(), chunk.hold.tolist(), strict=True
@@ -67,12 +70,12 @@ class _Promises:
             of[stream] = watermark, hold
 
     def taken(self, agent: str | None = None) -> Iterator[Row]:
-        """Rows instead of those that were added: of one agent, or all."""
+        """Rows instead of those that were added: of one agent, or all. Each has the number of the last one."""
         for name, nonce in [each for each in self._last if agent in (None, each[0])]:
             of = self._last.pop((name, nonce))
             columns = [list(of), *([promise[side] for promise in of.values()] for side in (0, 1))]
             data = pack([np.array(column, "<i8") for column in columns])
-            yield Row(RowKind.PROGRESS, name, nonce, 0, data)
+            yield Row(RowKind.PROGRESS, name, nonce, self._seqs[name, nonce], data)
 
 
 def read_control(chunks: Iterable[Chunk]) -> Iterator[tuple[int, list[Row]]]:

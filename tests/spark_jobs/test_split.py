@@ -94,6 +94,13 @@ def test_only_the_last_promise_of_a_stream_is_passed_on_before_a_row_that_may_de
     assert kept == found, "the store is told the same"
 
 
+def test_a_promise_keeps_the_number_of_its_batch() -> None:
+    """The store goes by it: it takes no older promise when the log is replayed, and knows that the agent was heard."""
+    told = [progress("a", 1, ts)._replace(seq=seq) for ts, seq in ((5, 3), (7, 4))]
+    ((_, found),) = read_control(split(0, told, 1))
+    assert [(row.seq, read_progress(row.data).watermark.tolist()) for row in found] == [(4, [7])]
+
+
 def test_the_store_gets_what_the_stages_do_not_need() -> None:
     told = [Row(RowKind.PAYLOAD, "a", 1, 0, b"p"), Row(RowKind.EVENT, "a", 1, 0, b"e"), register(1, "a", "s")]
     (kept,) = [read_rows(chunk.data) for chunk in split(4, told, BUCKETS) if chunk.kind == Kind.ROWS]
