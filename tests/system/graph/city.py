@@ -9,8 +9,9 @@ A reading reaches an alert by two ways. The center is ahead of the hub by some r
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -54,10 +55,10 @@ class City:
         self._minutes: list[Origin] = []
         self._hours: list[Origin] = []
 
-    def rounds(self, count: int) -> Iterator[MicroBatch]:
-        """The rows that each round adds to the log; the last one ends everything."""
+    def rounds(self, is_over: Callable[[], bool]) -> Iterator[MicroBatch]:
+        """The rows that each round adds to the log, until it is over; the last one ends everything."""
         car, hub, center = (self._agents[name] for name in ("car", "hub", "center"))
-        for number in range(count):
+        for number in itertools.takewhile(lambda _: not is_over(), itertools.count()):
             end = (number + 1) * ROUND_MS
             step = ROUND_MS // READINGS
             readings = [car.source("readings", end - ROUND_MS + place * step) for place in range(READINGS)]

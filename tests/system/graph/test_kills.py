@@ -79,31 +79,34 @@ def _line(process: psutil.Process) -> str:
 
 
 class Growing:
-    """A log that grows by itself."""
+    """A log that grows by itself, until it is closed."""
 
-    def __init__(self, folder: Path, seed: int, rounds: int, pause_s: float) -> None:
+    def __init__(self, folder: Path, seed: int, pause_s: float) -> None:
         self.log = DiskLog(folder)
-        self._thread = threading.Thread(target=self._grow, args=(seed, rounds, pause_s))
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._grow, args=(seed, pause_s))
         self._thread.start()
 
-    def _grow(self, seed: int, rounds: int, pause_s: float) -> None:
-        for rows in City(seed).rounds(rounds):
+    def _grow(self, seed: int, pause_s: float) -> None:
+        for rows in City(seed).rounds(self._closing.is_set):
             self.log.append(rows)
-            time.sleep(pause_s)
+            self._closing.wait(pause_s)
 
     def close(self) -> None:
+        """Everybody ends."""
+        self._closing.set()
         self._thread.join()
         self.log.close()
 
 
-def play(folder: Path, seed: int, kills: int, rounds: int, pause_s: float) -> tuple[Victim, Log]:
+def play(folder: Path, seed: int, kills: int, pause_s: float) -> tuple[Victim, Log]:
     """Kill so often, by turns between the commits of store and Spark, a worker, and all of it, each at any moment; then
     let it come to its end."""
     chance = random.Random(seed)
     log_folder = folder / "log"
     log_folder.mkdir()
     spark = Victim(folder, log_folder)
-    growing = Growing(log_folder, seed, rounds, pause_s)
+    growing = Growing(log_folder, seed, pause_s)
     with closing(growing), spark.killed_at_last():
         for number in range(kills):
             kind = number % 3
@@ -152,7 +155,7 @@ def counters(spark: SparkService) -> dict[str, int]:
 
 @pytest.mark.timeout(400)
 def test_three_kills_change_nothing(tmp_path: Path) -> None:
-    play(tmp_path, seed=1, kills=3, rounds=80, pause_s=0.1)
+    play(tmp_path, seed=1, kills=3, pause_s=0.3)
 
 
 @pytest.mark.soak
@@ -160,5 +163,5 @@ def test_three_kills_change_nothing(tmp_path: Path) -> None:
 def test_twenty_four_kills_change_nothing(tmp_path: Path) -> None:
     seed = random.randrange(1_000_000)
     print(f"seed {seed}")
-    spark, told = play(tmp_path, seed, kills=24, rounds=2_000, pause_s=0.1)
+    spark, told = play(tmp_path, seed, kills=24, pause_s=0.1)
     replay(tmp_path, spark, told)
