@@ -49,24 +49,20 @@ class Mu:
         before = read_waiting(chunks, self._buckets if self._level > 1 else 0)
         work = _Work(self, state, fleet, fleet.frontiers(before))
         sent = joined(chunks, Kind.SENT)
-        passing = work.keep(sent) if sent is not None else None
+        if sent is not None:
+            work.keep(sent)
         work.resolve(work.due(None if sent is None else sent[1]), references)
         work.purge()
         waiting = work.save()
         for sink, hold in before.hold.items():
             waiting.add(sink, hold, before.oldest[sink])
         told = waiting.packed()
-        out = [chunk for chunk in chunks if chunk.kind in _PASSING or chunk.kind >= Kind.ROWS]
-        if passing is not None and len(passing[0]):
-            out.append(Chunk(Kind.SENT, bucket, pack(passing)))
+        passing = _PASSING if self._level == self._levels else (*_PASSING, Kind.SENT)
+        out = [chunk for chunk in chunks if chunk.kind in passing or chunk.kind >= Kind.ROWS]
         out += work.out()
         out += [Chunk(Kind.WAITING, each, told) for each in range(self._buckets)]
         out.append(Chunk(Kind.FIGURES, bucket, pack([np.array([self._level, *work.figures()], "<i8")])))
         return out
-
-    @property
-    def level(self) -> int:
-        return self._level
 
     @property
     def is_last(self) -> bool:
@@ -90,20 +86,9 @@ class _Work:
 
     # Deliveries
 
-    def keep(self, sent: Columns) -> Columns | None:
-        """Keep deliveries; returns those that a later stage may be asked for."""
+    def keep(self, sent: Columns) -> None:
+        """Keep deliveries. Every stage keeps all of them: tomorrow's plans may have longer ways than today's."""
         self._deliveries.add(sent)
-        if self._stage.is_last:
-            return None
-        numbers, of = np.unique(sent[0] >> SEQ_BITS, return_inverse=True)
-        depths = [self._fleet.reach(number).depths for number in numbers.tolist()]
-        later = np.array([bool(each >> self._stage.level + 1) for each in depths])[of]
-        return SENT.take(sent, np.flatnonzero(later))
-
-    def _bound(self, stream: int) -> int:
-        """Which deliveries of a stream need not be kept: those that this stage will not be asked for any more."""
-        is_wanted = self._fleet.reach(stream).depths >> self._stage.level & 1
-        return self._frontiers.bound(stream) if is_wanted else END_OF_TIME
 
     def _let_go(self, streams: Numbers, times: Numbers) -> None:
         """From now on, what refers to these, or to older ones, is late."""
@@ -115,7 +100,7 @@ class _Work:
         """Let go of the deliveries to which no sink can refer any more."""
         index = self._deliveries.index
         streams = np.unique(np.concatenate([index.first, *self._changed_streams()]))
-        bounds = {stream: self._bound(stream) for stream in streams.tolist()}
+        bounds = {stream: self._frontiers.bound(stream) for stream in streams.tolist()}
         bound_of = np.array([bounds[each] for each in index.first.tolist()], "<i8")
         for slot in self._deliveries.slots_where(index.low < bound_of):
             rows = self._deliveries.read(slot)

@@ -44,12 +44,10 @@ class Reach(NamedTuple):
     """Sink -> U in ms."""
     unknown: bool
     """Or anywhere: a plan that has not come, or agents that send in a circle."""
-    depths: int
-    """Of a Send stream: bit n is set if there is a way to a sink with n Sends, this one included."""
 
 
-ANYWHERE = Reach({}, True, -1)
-NOWHERE = Reach({}, False, 0)
+ANYWHERE = Reach({}, True)
+NOWHERE = Reach({}, False)
 
 
 @lru_cache(4096)
@@ -180,8 +178,7 @@ class Reaches:
         for plan in agent.plans:
             for receive, taken in plan.receives.items():
                 if taken == sent:
-                    found = self._onward(receiver, plan, plan.delays.get(receive, {}), before)
-                    yield found._replace(depths=found.depths << 1)
+                    yield self._onward(receiver, plan, plan.delays.get(receive, {}), before)
 
     def _onward(self, agent: str, plan: Ways, reached: Mapping[str, int], before: tuple[Node, ...]) -> Reach:
         """From within an agent: to its sinks, and through its Sends to those of others."""
@@ -191,15 +188,15 @@ class Reaches:
                 found = self._reach((agent, stream), before)
                 ways.append(found._replace(sinks={sink: rest + delay for sink, rest in found.sinks.items()}))
             else:
-                ways.append(Reach({(agent, stream): delay}, False, 1))
+                ways.append(Reach({(agent, stream): delay}, False))
         return _united(ways)
 
 
 def _united(ways: Iterable[Reach]) -> Reach:
     sinks: dict[Node, int] = {}
-    unknown, depths = False, 0
+    unknown = False
     for each in ways:
         for sink, delay in each.sinks.items():
             sinks[sink] = max(delay, sinks.get(sink, 0))
-        unknown, depths = unknown or each.unknown, depths | each.depths
-    return Reach(sinks, unknown, depths)
+        unknown = unknown or each.unknown
+    return Reach(sinks, unknown)

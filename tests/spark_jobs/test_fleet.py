@@ -183,16 +183,6 @@ def test_a_plan_that_cannot_be_read_stops_nobody() -> None:
     assert bounds(fleet, READINGS) == [BEGINNING]
 
 
-def test_how_deep_a_stream_lies() -> None:
-    rows = [register(1, "a", "x"), register(2, "b", "y"), register(3, "b", "x2")]
-    rows.append(plan("a", source("s"), send("x", "s", "b", "c")))
-    rows.append(plan("b", receive("in", "a", "x"), send("y", "in", "c"), sink("k", "in")))
-    rows.append(plan("c", receive("in", "b", "y"), receive("also", "a", "x"), sink("k", "in"), sink("k2", "also")))
-    fleet = fleet_of(*rows)
-    assert fleet.reach(1).depths == 0b110
-    assert fleet.reach(2).depths == 0b010
-
-
 def test_many_ways_through_many_agents_are_found_quickly() -> None:
     rows = [register(1, "a0", "s")]
     count = 40

@@ -212,14 +212,11 @@ def test_the_last_stage_ends_chains_that_are_too_deep() -> None:
     assert told(out, Kind.RESOLVED) == [], "one reference instead of another"
 
 
-def test_a_stage_keeps_what_it_may_be_asked_for_and_no_more() -> None:
-    stage = Stage(levels=2)
-    out = stage(*PLANS, minute(0, 60, (A, 10)))
-    assert figures(out) == [1, 0]
-    assert told(out, Kind.SENT) == [], "the hub sends nothing on"
-    stage = Stage(levels=2)
-    out = stage(*NAMES, plan("edge", *EDGE), minute(0, 60, (A, 10)))
-    assert len(told(out, Kind.SENT)) == 1, "nobody knows yet what the hub does with it"
+def test_every_stage_but_the_last_passes_on_what_was_sent() -> None:
+    for levels, passed_on in ((2, 1), (1, 0)):
+        out = Stage(levels=levels)(*PLANS, minute(0, 60, (A, 10)))
+        assert figures(out) == [1, 0]
+        assert len(told(out, Kind.SENT)) == passed_on
 
 
 def test_every_bucket_must_have_told_what_waits() -> None:
