@@ -162,7 +162,7 @@ class GraphLog:
             np.left_shift(stream, SEQ_BITS) | ids,
             times.astype("<i8"),
             np.full(len(ids), take, "<i4"),
-            np.zeros(len(ids), "u1"),
+            np.zeros(len(ids), "<i4"),
             np.full(len(ids), sent, "u1"),
             np.left_shift(below, SEQ_BITS) | origins,
             origin_times.astype("<i8"),

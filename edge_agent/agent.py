@@ -32,7 +32,7 @@ from protocol.topics import down_topic, up_topic
 from protocol.wire.answers import Answer, Logged, decode_answer
 from protocol.wire.errors import MalformedBatch
 from protocol.wire.packer import Packer
-from protocol.wire.sections import Kind, Pending, pending
+from protocol.wire.sections import Kind, Pending, in_parts, pending
 
 if TYPE_CHECKING:  # a program without a plan should not wait for them
     from edge_agent.exchange import Exchange
@@ -132,11 +132,7 @@ class Agent:
         row = pending(record, self.packer)
         if row[0] is not Kind.DELIVERY or len(row[6]) <= _MOST_ORIGINS:
             return [row]
-        origins = row[6]
-        return [
-            (*row[:6], origins[at : at + _MOST_ORIGINS], int(at + _MOST_ORIGINS < len(origins)))
-            for at in range(0, len(origins), _MOST_ORIGINS)
-        ]
+        return in_parts(row, _MOST_ORIGINS)
 
     def flush(self, timeout: float | None = None) -> None:
         """Return when everything said so far is on disk. TimeoutError if it is not in time."""

@@ -28,6 +28,8 @@ from protocol.wire.sections import (
 
 SEQ_BITS = 36
 _TYPES = ("<i8", "<i4", "|u1")
+OTHER_PARTS = 0xFF
+"""Of a part of a delivery: these bits say how many others there are."""
 
 Numbers = NDArray[np.int64]
 
@@ -80,12 +82,12 @@ class SourceChunk:
 @dataclass(frozen=True, slots=True)
 class DeliveryChunk:
     """Deliveries; the origins of all of them follow one another. `remote` is 1 for an origin behind another agent's
-    Send, `more` for a delivery of which a later one tells further origins, `sent` for one of a Send."""
+    Send, `sent` for a delivery of a Send. `part` is 0 for one that is told at once (see `DeliveryColumns`)."""
 
     id: Numbers
     ts: Numbers
     count: NDArray[np.int32]
-    more: NDArray[np.uint8]
+    part: NDArray[np.int32]
     sent: NDArray[np.uint8]
     origin_id: Numbers
     origin_ts: Numbers
@@ -99,6 +101,12 @@ class ProgressChunk:
     stream: Numbers
     watermark: Numbers
     hold: Numbers
+
+
+def is_last_part(part: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which parts of deliveries are the last ones."""
+    found: NDArray[np.bool_] = part >> 8 == part & OTHER_PARTS
+    return found
 
 
 def pack_sources(section: TupleColumns, numbers: Numbers) -> bytes:
@@ -115,7 +123,7 @@ def pack_deliveries(section: DeliveryColumns, numbers: Numbers, sends: Collectio
             cloud_ids(numbers, section.stream, section.seq),
             _array(section.ts),
             np.asarray(section.counts).astype("<i4"),
-            np.asarray(section.more).astype("u1"),
+            np.asarray(section.part).astype("<i4"),
             sent[_array(section.stream)],
             cloud_ids(numbers, of >> 1, section.origin_seq),
             _array(section.origin_ts),

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.chunks import SEQ_BITS, Numbers, pack, unpack
+from protocol.chunks import OTHER_PARTS, SEQ_BITS, Numbers, pack, unpack
 from protocol.graph import EdgeFlag, Reason, SinkFlag
 from protocol.records import BEGINNING, END_OF_TIME
 from spark_jobs.chunks import Chunk, Kind, joined
@@ -29,8 +29,8 @@ from spark_jobs.waiting import Waiting, read_waiting
 MOST_FRONTIERS = 100  # that are told: those of the sinks that are furthest behind
 LEVEL = 0  # in its figures: those of MU have the numbers of their levels
 _SOURCES = Layout(flat=2)  # id, ts
-_PENDING = Layout(flat=5)  # sink, ts, references that are not settled, whether there are more parts, flags
-_PAIRS = Layout(flat=4)  # sink, ts, source, whether there are more parts
+_PENDING = Layout(flat=6)  # sink, ts, references that are not settled, parts that have come, other parts, flags
+_PAIRS = Layout(flat=4)  # sink, ts, source, whether the sink tuple is told in parts
 
 
 class Ank:
@@ -79,11 +79,13 @@ class _Work:
         """New sink tuples, and what became of the references of these and of older ones."""
         rows: list[Columns] = []
         if told is not None:
-            ids, times, references, more = told
-            rows.append([ids, times, references, more.astype("<i8") - 1, np.zeros(len(ids), "<i8")])
+            ids, times, references, part = told
+            one, nothing = np.ones(len(ids), "<i8"), np.zeros(len(ids), "<i8")
+            rows.append([ids, times, references, one, (part & OTHER_PARTS).astype("<i8"), nothing])
         if resolved is not None:
             ids, times, changes, flags = resolved
-            rows.append([ids, times, changes, np.zeros(len(ids), "<i8"), flags.astype("<i8")])
+            nothing = np.zeros(len(ids), "<i8")
+            rows.append([ids, times, changes, nothing, nothing, flags.astype("<i8")])
         known: list[Numbers] = [np.empty(0, "<i8")]
         for slot in self._slots_of_pending(rows):
             pending = self._pending.read(slot)
@@ -108,23 +110,25 @@ class _Work:
     def _settle(self, rows: Columns, known: Numbers) -> None:
         """Sum up what is said of each sink tuple: it is complete if no reference and no part is left."""
         order = np.argsort(rows[0], kind="stable")
-        ids, times, references, parts, flags = (column[order] for column in rows)
+        ids, times, references, parts, others, flags = (column[order] for column in rows)
         begins = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]])
         ids, times = ids[begins], times[begins]
         references = np.add.reduceat(references, begins)
-        parts = np.minimum.reduceat(parts, begins)  # -1 once the last part is there
+        parts = np.add.reduceat(parts, begins)
+        others = np.maximum.reduceat(others, begins)
         flags = np.bitwise_or.reduceat(flags, begins)
         is_new = ~np.isin(ids, known)
         self._tell(Kind.NEW_SINK, ids[is_new], times[is_new])
         streams, which = np.unique(ids >> SEQ_BITS, return_inverse=True)
         watermarks = np.array([self._fleet.watermark(each) for each in streams.tolist()], "<i8")
-        is_cut = (parts == 0) & (times < watermarks[which])
+        is_whole = parts == others + 1
+        is_cut = ~is_whole & (times < watermarks[which])
         flags = np.where(is_cut, flags | SinkFlag.INCOMPLETE, flags)
-        is_complete = (references == 0) & ((parts < 0) | is_cut)
+        is_complete = (references == 0) & (is_whole | is_cut)
         self._tell(Kind.SINK_LABEL, ids[is_complete], flags[is_complete].astype("u1"))
         left = np.flatnonzero(~is_complete)
         if len(left):
-            self._pending.add([column[left] for column in (ids, times, references, parts, flags)])
+            self._pending.add([column[left] for column in (ids, times, references, parts, others, flags)])
 
     # Edges
 
@@ -286,7 +290,7 @@ def _of_sources(columns: Columns) -> Groups:
 def _of_pending(columns: Columns) -> Groups:
     """The second stream is no stream: 1 if there are more parts to come."""
     nothing = np.zeros(len(columns[0]), "<i8")
-    return Groups(columns[0] >> SEQ_BITS, columns[3] + 1, columns[1], nothing, nothing)
+    return Groups(columns[0] >> SEQ_BITS, (columns[3] <= columns[4]).astype("<i8"), columns[1], nothing, nothing)
 
 
 def _of_pairs(columns: Columns) -> Groups:

@@ -44,8 +44,8 @@ def _sorted(chunks: Sequence[Chunk], kind: Kind, *by: int) -> Columns | None:
 
 
 def _deliveries(data: bytes) -> DeliveryChunk:
-    ids, times, more, counts, origins, origin_times, remote = unpack(data)
-    return DeliveryChunk(ids, times, counts.astype("<i4"), more, np.ones(len(ids), "u1"), origins, origin_times, remote)
+    ids, times, part, counts, origins, origin_times, remote = unpack(data)
+    return DeliveryChunk(ids, times, counts.astype("<i4"), part, np.ones(len(ids), "u1"), origins, origin_times, remote)
 
 
 @dataclass(slots=True)

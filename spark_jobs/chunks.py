@@ -23,15 +23,15 @@ class Kind(IntEnum):
     CONTROL = 1
     """Of one shard: plans, names, progress, gaps, ends. Every bucket gets it, in every micro-batch."""
     SENT = 2
-    """Deliveries of Sends, by their own ids: (id, ts, more, count; origin id, origin ts, remote)."""
+    """Deliveries of Sends, by their own ids: (id, ts, part, count; origin id, origin ts, remote)."""
     REFERENCE = 3
-    """Sink tuples and the sent tuples that they came from, by the latter's ids: (sink, ts, sent, sent ts, parts);
-    from the first stage on also what the sink had promised before."""
+    """Sink tuples and the sent tuples that they came from, by the latter's ids: (sink, ts, sent, sent ts,
+    whether it is told in parts); from the first stage on also what the sink had promised before."""
     EDGE = 4
-    """Sink tuples and the source tuples that they came from, by the latter's ids: (sink, ts, source, source ts, parts,
-    flags)."""
+    """Sink tuples and the source tuples that they came from, by the latter's ids: (sink, ts, source, source ts,
+    whether it is told in parts, flags)."""
     SINK = 5
-    """Sink tuples, by their own ids: (sink, ts, how many references, more)."""
+    """Sink tuples, by their own ids: (sink, ts, how many references, part)."""
     RESOLVED = 6
     """What became of references, by the sink tuple: (sink, ts, how many more or less there are now, flags)."""
     WAITING = 7

@@ -25,7 +25,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql.types import BinaryType, ByteType, LongType, StructField, StructType
 
-from protocol.chunks import Numbers, read_progress, unpack
+from protocol.chunks import Numbers, is_last_part, read_progress, unpack
 from protocol.row import Row
 from protocol.wire.sections import Kind as RowKind
 from spark_jobs.chunks import Chunk, Kind
@@ -99,10 +99,10 @@ def _numbers(chunk: Chunk) -> tuple[Numbers, Numbers, Numbers, NDArray[np.uint8]
 
 
 def _sent(columns: Columns) -> tuple[Numbers, Numbers, Numbers, NDArray[np.uint8]]:
-    ids, _, more, counts, origins, origin_times, remote = columns
+    ids, _, part, counts, origins, origin_times, remote = columns
     flags = remote * np.uint8(Sent.REMOTE)
-    is_whole = (more == 0) & (counts > 0)
-    flags[np.cumsum(counts)[is_whole] - 1] |= np.uint8(Sent.LAST)
+    is_last = is_last_part(part) & (counts > 0)
+    flags[np.cumsum(counts)[is_last] - 1] |= np.uint8(Sent.LAST)
     return np.repeat(ids, counts), origins, origin_times, flags
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.chunks import SEQ_BITS, Numbers, pack, unpack
+from protocol.chunks import OTHER_PARTS, SEQ_BITS, Numbers, pack, unpack
 from protocol.graph import EdgeFlag, Reason, SinkFlag
 from protocol.records import BEGINNING, END_OF_TIME
 from spark_jobs.chunks import Chunk, Kind, by_bucket, joined
@@ -27,7 +27,7 @@ from spark_jobs.waiting import Waiting, read_waiting
 
 _REFERENCES = Layout(flat=6)
 _SINK, _SINK_TS, _SENT, _SENT_TS, _PARTS, _PROMISE = range(6)
-_MORE, _TOO_LATE = 1, 2  # in the last column: there are more parts; what it refers to may have been let go of
+_IN_PARTS, _TOO_LATE = 1, 2  # in its column: told in parts; what it refers to may have been let go of
 _PASSING = (Kind.CONTROL, Kind.EDGE, Kind.SINK, Kind.RESOLVED)
 
 
@@ -170,7 +170,7 @@ class _Work:
         """Unfold the references whose deliveries are here as a whole; returns the others."""
         wanted = references[_SENT][rows]
         first, last = np.searchsorted(deliveries[0], wanted), np.searchsorted(deliveries[0], wanted, "right")
-        is_whole = (last > first) & _is_whole(deliveries, wanted)
+        is_whole = _is_whole(deliveries, wanted)
         self._unfold(_REFERENCES.take(references, rows[is_whole]), deliveries, first[is_whole], last[is_whole])
         rest: Numbers = rows[~is_whole]
         return rest
@@ -186,7 +186,7 @@ class _Work:
         origins, times, remote = (column[places] for column in deliveries[4:])
         is_remote = remote == 1
         sinks, sink_times = references[_SINK][which], references[_SINK_TS][which]
-        parts = references[_PARTS][which] & _MORE
+        parts = references[_PARTS][which] & _IN_PARTS
         changes = np.full(len(first), -1, "<i8")
         edges = [sinks, sink_times, origins, times, parts, np.zeros(len(which), "u1")]
         if is_remote.any() and self._stage.is_last:
@@ -291,10 +291,11 @@ class _Work:
 
 
 def _is_whole(deliveries: Columns, wanted: Numbers) -> NDArray[np.bool_]:
-    """Of ids that are among the deliveries, whether the last part is there."""
-    last = np.searchsorted(deliveries[0], wanted, "right")
-    is_last: NDArray[np.bool_] = deliveries[2][np.maximum(last, 1) - 1] == 0
-    return is_last
+    """Of ids, whether all parts of them are among the deliveries."""
+    first, last = np.searchsorted(deliveries[0], wanted), np.searchsorted(deliveries[0], wanted, "right")
+    others = deliveries[2][np.maximum(last, 1) - 1] & OTHER_PARTS
+    is_whole: NDArray[np.bool_] = last - first == others + 1
+    return is_whole
 
 
 def _summed(resolved: Columns) -> Columns:

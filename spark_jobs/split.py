@@ -86,21 +86,22 @@ def read_control(chunks: Iterable[Chunk]) -> Iterator[tuple[int, list[Row]]]:
 
 
 def _split_deliveries(shard: int, deliveries: list[DeliveryChunk], buckets: int) -> Iterator[Chunk]:
-    names = ("id", "ts", "more", "sent", "count", "origin_id", "origin_ts", "remote")
+    names = ("id", "ts", "part", "sent", "count", "origin_id", "origin_ts", "remote")
     every = {name: np.concatenate([getattr(each, name) for each in deliveries]) for name in names}
     counts = every["count"].astype("<i8")
-    table = [every["id"], every["ts"], every["more"], counts, every["origin_id"], every["origin_ts"], every["remote"]]
+    table = [every["id"], every["ts"], every["part"], counts, every["origin_id"], every["origin_ts"], every["remote"]]
     is_sent = every["sent"] == 1
     if is_sent.any():
         yield from _split_sent(shard, SENT.take(table, np.flatnonzero(is_sent)), buckets)
         table = SENT.take(table, np.flatnonzero(~is_sent))
-    ids, times, more, counts, origins, origin_times, remote = table
+    ids, times, part, counts, origins, origin_times, remote = table
     if len(ids):
         row_of = np.repeat(np.arange(len(ids)), counts)
         is_remote = remote == 1
         references = np.bincount(row_of[is_remote], minlength=len(ids))
-        yield from by_bucket(Kind.SINK, ids, [ids, times, references.astype("<i8"), more], buckets)
-        columns = [ids[row_of], times[row_of], origins, origin_times, more[row_of]]
+        yield from by_bucket(Kind.SINK, ids, [ids, times, references.astype("<i8"), part], buckets)
+        is_part = (part != 0).astype("u1")
+        columns = [ids[row_of], times[row_of], origins, origin_times, is_part[row_of]]
         if is_remote.any():
             chosen = [column[is_remote] for column in columns]
             yield from by_bucket(Kind.REFERENCE, chosen[2], chosen, buckets)

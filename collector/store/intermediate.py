@@ -8,16 +8,16 @@ import numpy as np
 
 from collector.store.pages import Relation
 from collector.store.tables import Tables
-from protocol.chunks import DeliveryChunk
+from protocol.chunks import DeliveryChunk, is_last_part
 
 
 def add_deliveries(tables: Tables, chunks: Sequence[DeliveryChunk], query: int, is_replay: bool) -> int:
-    """Keep what is new of these deliveries; returns how many of them are whole now."""
+    """Keep what is new of these deliveries; returns of how many the last part is among it."""
     if not chunks:
         return 0
     ids = np.concatenate([chunk.id for chunk in chunks])
     ts = np.concatenate([chunk.ts for chunk in chunks])
-    more = np.concatenate([chunk.more for chunk in chunks]).astype("<i8")
+    part = np.concatenate([chunk.part for chunk in chunks]).astype("<i8")
     counts = np.concatenate([chunk.count for chunk in chunks])
     origins = [
         np.repeat(ids, counts),
@@ -25,7 +25,7 @@ def add_deliveries(tables: Tables, chunks: Sequence[DeliveryChunk], query: int, 
         np.concatenate([chunk.origin_ts for chunk in chunks]),
         np.concatenate([chunk.remote for chunk in chunks]).astype("<i8"),
     ]
-    parts = [ids, ts, more]
+    parts = [ids, ts, part]
     if is_replay:
         known, known_origins = tables.deliveries.find(ids), tables.origins.find(ids)
         parts = _without(parts, (0, 2), known)
@@ -33,7 +33,7 @@ def add_deliveries(tables: Tables, chunks: Sequence[DeliveryChunk], query: int, 
     for pages, columns in ((tables.deliveries, parts), (tables.origins, origins)):
         order = np.argsort(columns[0], kind="stable")
         pages.add([column[order] for column in columns], query)
-    return int((parts[2] == 0).sum())
+    return int(is_last_part(parts[2]).sum())
 
 
 def _without(columns: Relation, by: tuple[int, int], known: Relation) -> Relation:

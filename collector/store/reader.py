@@ -15,7 +15,7 @@ from collector.store.packing import unpack
 from collector.store.payloads import Payload, find_payload
 from collector.store.people import People
 from collector.store.tables import Tables
-from protocol.chunks import SEQ_BITS
+from protocol.chunks import OTHER_PARTS, SEQ_BITS
 from protocol.graph import EdgeFlag, Reason, SinkFlag
 from protocol.records import BEGINNING, END_OF_TIME
 
@@ -156,12 +156,12 @@ class StoreReader(People):
         """A delivery of a Send, with its direct origins."""
         ids = np.array([tuple_id], "<i8")
         with self._moment():
-            (_, ts, more), origins = self._tables.deliveries.find(ids), self._tables.origins.find(ids)
+            (_, ts, part), origins = self._tables.deliveries.find(ids), self._tables.origins.find(ids)
         if not len(ts):
             return None
         direct = sorted(zip(*[column.tolist() for column in origins[1:]], strict=True))
         origins_of = tuple(DirectOrigin(each, at, bool(remote)) for each, at, remote in direct)
-        return Intermediate(tuple_id, int(ts[0]), bool((more == 0).any()), origins_of)
+        return Intermediate(tuple_id, int(ts[0]), len(part) == int(part[0] & OTHER_PARTS) + 1, origins_of)
 
     def late_of(self, sink: int) -> list[LateOrigin]:
         """What of a sink's origins came too late, by id."""

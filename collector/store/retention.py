@@ -24,7 +24,7 @@ from collector.store.packing import among, distinct, groups_of, spans_of, unpack
 from collector.store.pages import PAGE_BITS, Pages
 from collector.store.payloads import read_head, remove_payloads
 from collector.store.tables import Tables, add_counts
-from protocol.chunks import Numbers
+from protocol.chunks import Numbers, is_last_part
 
 _SINKS_AT_ONCE = 2_000
 _PAGES_AT_ONCE = 64
@@ -118,7 +118,7 @@ class _Retention:
                     parts = tables.deliveries.page(page)
                     gone = np.setdiff1d(parts[0][parts[1] < self._before_ts], tables.sources.page(page)[0])
                     if len(gone):
-                        counts["deliveries"] += int((among(parts[0], gone) & (parts[2] == 0)).sum())
+                        counts["deliveries"] += int((among(parts[0], gone) & is_last_part(parts[2])).sum())
                         _remove(tables.deliveries, page, parts, gone)
                         _remove(tables.origins, page, tables.origins.page(page), gone)
 

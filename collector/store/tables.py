@@ -20,7 +20,7 @@ class Tables:
         self.forward = Pages(db, "forward_pages", 2)
         """Edges by their source: source, sink."""
         self.deliveries = Pages(db, "delivery_pages", 3)
-        """Intermediate tuples: id, ts, more; one that is told in parts has an entry for each."""
+        """Intermediate tuples: id, ts, part; one that is told in parts has an entry for each."""
         self.origins = Pages(db, "origin_pages", 4)
         """Their direct origins: id, origin, origin's ts, remote."""
 

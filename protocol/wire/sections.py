@@ -42,6 +42,7 @@ from protocol.wire.values import Payloads, Shape, put_payloads
 MOST_SECTIONS = 1024
 MOST_RECORDS = 1 << 16
 MOST_ORIGINS = 1 << 18
+MOST_DELIVERY_PARTS = 256
 MOST_NAMES = 1 << 16
 
 
@@ -88,6 +89,15 @@ _DOCUMENTS: dict[Kind, type] = {
     Kind.RECEIVED: Received,
 }
 _KINDS = {kind: code for code, kind in _DOCUMENTS.items()}
+
+
+def in_parts(delivery: Pending, most_origins: int) -> list[Pending]:
+    """A delivery with very many origins as several of the same id. Each says how many others there are, so that it is
+    noticed if one is missing."""
+    origins = delivery[6]
+    size = max(most_origins, -(-len(origins) // MOST_DELIVERY_PARTS))
+    starts = range(0, len(origins), size) or range(1)
+    return [(*delivery[:6], origins[at : at + size], index << 8 | len(starts) - 1) for index, at in enumerate(starts)]
 
 
 def pending(record: Any, packer: Packer) -> Pending:
@@ -313,10 +323,10 @@ class AssertionColumns(TupleColumns):
 
 
 class DeliveryColumns(TupleColumns):
-    """Deliveries: `counts` says how many of the origins, which follow one another, belong to each. `more` is 1 if a
-    later delivery of the same id carries more origins."""
+    """Deliveries: `counts` says how many of the origins, which follow one another, belong to each. `part` is 0 if that
+    is all of them, or else the number of the part (from 0 on) times 256, plus how many other parts there are."""
 
-    more: Sequence[int]
+    part: Sequence[int]
     counts: Sequence[int]
     origin_stream: Sequence[int]  # place of the stream, times two, plus one if REMOTE
     origin_seq: array[int]
@@ -376,14 +386,14 @@ def _read_tuples(reader: Reader, count: int, kind: Kind, own: StreamId) -> Secti
         return SourceColumns(streams, stream, seq, ts, payloads)
     if kind is Kind.ASSERTION:
         return AssertionColumns(streams, stream, seq, ts, payloads, reader.ints(count))
-    more = reader.small(count, 2)
+    part = reader.small(count, MOST_DELIVERY_PARTS << 8)
     counts = reader.small(count, MOST_ORIGINS + 1)
     total = sum(counts)
     if total > MOST_ORIGINS:
         raise MalformedBatch(f"more than {MOST_ORIGINS} origins")
     origin_stream = reader.small(total, 2 * len(streams))
     origin_seq, origin_ts = read_seqs(reader, total), reader.ints(total)
-    return DeliveryColumns(streams, stream, seq, ts, payloads, more, counts, origin_stream, origin_seq, origin_ts)
+    return DeliveryColumns(streams, stream, seq, ts, payloads, part, counts, origin_stream, origin_seq, origin_ts)
 
 
 def read_seqs(reader: Reader, count: int) -> array[int]:

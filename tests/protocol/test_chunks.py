@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as arrays
 from protocol.chunks import (
     SEQ_BITS,
     cloud_ids,
+    is_last_part,
     last_event,
     pack,
     pack_deliveries,
@@ -29,7 +30,7 @@ from protocol.ids import StreamId
 from protocol.records import BEGINNING, END_OF_TIME, Assertion, Delivery, Origin, OriginKind, Progress, SourcePayload
 from protocol.wire.errors import MalformedBatch
 from protocol.wire.packer import Packer
-from protocol.wire.sections import EventKind, Kind, decode_section, encode_section, pending
+from protocol.wire.sections import EventKind, Kind, decode_section, encode_section, in_parts, pending
 
 OWN = StreamId("car-7", 3, "", 7)
 REPORTS, ALERTS = OWN._replace(name="reports"), OWN._replace(name="alerts")
@@ -103,10 +104,15 @@ def test_deliveries_and_their_origins(tuples: list[tuple[int, int, list[Origin]]
 
 
 def test_a_delivery_that_is_told_in_parts() -> None:
-    row = pending(Delivery(ALERTS, 1, 2, "alert", ()), Packer())
-    data = bytes(encode_section(Kind.DELIVERY, [(*row[:7], 1), row], OWN.agent, OWN.nonce, 0))
+    origins = tuple(Origin(OriginKind.SOURCE, ALERTS, seq, seq) for seq in range(5))
+    rows = in_parts(pending(Delivery(ALERTS, 1, 2, "alert", origins), Packer()), 2)
+    data = bytes(encode_section(Kind.DELIVERY, rows, OWN.agent, OWN.nonce, 0))
     section: Any = decode_section(Kind.DELIVERY, data, OWN)
-    assert read_deliveries(pack_deliveries(section, np.array([4], "<i8"))).more.tolist() == [1, 0]
+    chunk = read_deliveries(pack_deliveries(section, np.array([4], "<i8")))
+    assert chunk.count.tolist() == [2, 2, 1]
+    assert chunk.part.tolist() == [0x002, 0x102, 0x202], "the place of each, and how many others there are"
+    assert is_last_part(chunk.part).tolist() == [False, False, True]
+    assert is_last_part(np.array([0])).tolist() == [True]
 
 
 def test_promises_reach_from_the_beginning_to_the_end_of_time() -> None:

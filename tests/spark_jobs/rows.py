@@ -83,7 +83,7 @@ class Told(NamedTuple):
     ts: int
     origins: tuple[tuple[int, int, bool], ...]
     sent: bool = False
-    more: bool = False
+    part: int = 0
 
 
 def delivered(agent: str, *tuples: Told, nonce: int = 1) -> Row:
@@ -92,7 +92,7 @@ def delivered(agent: str, *tuples: Told, nonce: int = 1) -> Row:
         np.array([each.id for each in tuples], "<i8"),
         np.array([each.ts for each in tuples], "<i8"),
         np.array([len(each.origins) for each in tuples], "<i4"),
-        np.array([each.more for each in tuples], "u1"),
+        np.array([each.part for each in tuples], "<i4"),
         np.array([each.sent for each in tuples], "u1"),
         np.array([origin[0] for origin in origins], "<i8"),
         np.array([origin[1] for origin in origins], "<i8"),

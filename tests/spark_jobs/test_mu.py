@@ -46,9 +46,9 @@ def alert(seq: int, ts: int, *refers_to: tuple[int, int]) -> Row:
     return delivered("hub", Told(tuple_id(ALERTS, seq), ts, origins))
 
 
-def minute(seq: int, ts: int, *origins: tuple[int, int], more: bool = False) -> Row:
+def minute(seq: int, ts: int, *origins: tuple[int, int], part: int = 0) -> Row:
     of = tuple((origin, origin_ts, False) for origin, origin_ts in origins)
-    return delivered("edge", Told(tuple_id(SENT, seq), ts, of, sent=True, more=more))
+    return delivered("edge", Told(tuple_id(SENT, seq), ts, of, sent=True, part=part))
 
 
 class Stage:
@@ -181,17 +181,21 @@ def test_an_agent_that_was_given_up_holds_nobody_back_but_may_return() -> None:
 
 def test_a_delivery_in_parts_is_used_when_it_is_whole() -> None:
     stage = Stage()
-    assert told(stage(*PLANS, minute(0, 60, (A, 10), more=True), alert(0, 1_000, (0, 60))), Kind.EDGE) == []
-    out = stage(minute(0, 60, (B, 20)))
+    assert told(stage(*PLANS, minute(0, 60, (A, 10), part=0x001), alert(0, 1_000, (0, 60))), Kind.EDGE) == []
+    out = stage(minute(0, 60, (B, 20), part=0x101))
     assert [edge[2] for edge in told(out, Kind.EDGE)] == [A, B]
     assert told(out, Kind.RESOLVED) == [(tuple_id(ALERTS, 0), 1_000, -1, 0)]
 
 
-def test_of_a_delivery_whose_last_part_is_lost_the_others_count() -> None:
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_of_a_delivery_of_which_a_part_is_lost_the_others_count(lost: int) -> None:
     stage = Stage()
-    stage(*PLANS, minute(0, 60, (A, 10), more=True), alert(0, 1_000, (0, 60)))
+    parts = [minute(0, 60, (tuple_id(READINGS, seq), 10), part=seq << 8 | 2) for seq in range(3) if seq != lost]
+    out = stage(*PLANS, *parts, alert(0, 1_000, (0, 60)))
+    assert told(out, Kind.EDGE) == []
     out = stage(progress("edge", SENT, 61))
-    assert [edge[2] for edge in told(out, Kind.EDGE)] == [A]
+    assert [edge[2] for edge in told(out, Kind.EDGE)] == [tuple_id(READINGS, seq) for seq in range(3) if seq != lost]
+    assert told(out, Kind.LOST) == [(tuple_id(ALERTS, 0), tuple_id(SENT, 0))]
     assert told(out, Kind.RESOLVED) == [(tuple_id(ALERTS, 0), 1_000, -1, SinkFlag.INCOMPLETE)]
 
 

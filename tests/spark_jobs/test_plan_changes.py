@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from protocol.graph import GraphBatch
+from protocol.plan import PlanDocument
 from protocol.records import END_OF_TIME
 from tests.spark_jobs.rows import document, receive, send, sink, source
 from tests.support.fleet_log import Shards, Speaker
@@ -18,7 +19,7 @@ CENTER = document(receive("in", "hub", "on"), sink("alarms", "in"))
 class Fleet:
     """edge -> hub -> center, with a reading that the hub has not taken when it stops."""
 
-    def __init__(self, hub: str) -> None:
+    def __init__(self, hub: PlanDocument) -> None:
         self.shards = Shards(3)
         self.pipeline = CheckedPipeline()
         self.edge = Speaker(self.shards, "edge", EDGE)
@@ -35,7 +36,7 @@ class Fleet:
     def micro_batch(self) -> GraphBatch:
         return self.pipeline.run(self.shards.micro_batch())
 
-    def restart(self, plan: str) -> None:
+    def restart(self, plan: PlanDocument) -> None:
         self.hub.restart(plan, crashed=True)
         self.hub.leave()
         self.micro_batch()

@@ -42,7 +42,7 @@ from protocol.records import (
 from protocol.wire.batch import Header, encode_batch, frame
 from protocol.wire.compression import Codec
 from protocol.wire.packer import Packer
-from protocol.wire.sections import Kind, Pending, pending
+from protocol.wire.sections import Kind, Pending, in_parts, pending
 from tests.edge_agent.stream.random_plans import KEEPING, KINDS, build, inputs_for, queries
 from tests.support import oracle
 from tests.support.oracle import Item, Mark, Query
@@ -305,15 +305,6 @@ class Speaker:
         return next(self._seqs.setdefault(stream, count()))
 
 
-def in_parts(row: Pending, most_origins: int) -> list[Pending]:
-    """A delivery of many origins as the agent tells it."""
-    if row[0] is not Kind.DELIVERY or len(row[6]) <= most_origins:
-        return [row]
-    origins = row[6]
-    starts = range(0, len(origins), most_origins)
-    return [(*row[:6], origins[at : at + most_origins], int(at + most_origins < len(origins))) for at in starts]
-
-
 def status() -> Status:
     """Something of an agent that concerns no stream."""
     return Status(0, 0, 0, 0, 0, 0, {}, {})
@@ -429,7 +420,8 @@ class _Running:
         )
 
     def _emit(self, record: Record) -> None:
-        self.rows += in_parts(pending(record, PACKER), self._part)
+        row = pending(record, PACKER)
+        self.rows += in_parts(row, self._part) if row[0] is Kind.DELIVERY else [row]
         if len(self.rows) > 400:
             raise TooMuch
 

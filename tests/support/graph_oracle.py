@@ -63,8 +63,10 @@ class Delivered:
     promise: Bound
     """What its stream had promised before the micro-batch that told it first."""
     origins: list[Origin] = field(default_factory=list)
-    more: bool = True
-    """Further origins follow."""
+    parts: int = 0
+    """So many parts of it have come."""
+    other_parts: int = 0
+    """So many parts there are besides each of them."""
 
 
 @dataclass
@@ -162,7 +164,8 @@ class Log:
                 Origin(origin, ts, bool(remote))
                 for origin, ts, remote in zip(*(column.tolist() for column in columns), strict=True)
             ]
-            delivered.more = bool(chunk.more[place])
+            delivered.parts += 1
+            delivered.other_parts = int(chunk.part[place]) & 0xFF
             at = end
 
     @property
@@ -211,7 +214,7 @@ class Log:
     ) -> None:
         """The same for any delivery, which stands so many agents behind the sink and was referred to by then."""
         delivered = self.deliveries.get(number)
-        if delivered is None or delivered.more:
+        if delivered is None or delivered.parts <= delivered.other_parts:
             if not self.never_comes(number, ts):
                 found.waiting.add(number)
                 is_sure = is_sure and depth == 0

@@ -58,13 +58,11 @@ def graph_batch(
     )
 
 
-def delivery(
-    tuple_id: int, ts: int, origins: Iterable[tuple[int, int, int]] = (), *, more: bool = False
-) -> DeliveryChunk:
+def delivery(tuple_id: int, ts: int, origins: Iterable[tuple[int, int, int]] = (), *, part: int = 0) -> DeliveryChunk:
     """One delivery of a Send; origins as (id, ts, remote)."""
     of = list(origins)
     ids, times, remote = columns(of, "<i8", "<i8", "u1")
-    head = columns([(tuple_id, ts, len(of), more, 1)], "<i8", "<i8", "<i4", "u1", "u1")
+    head = columns([(tuple_id, ts, len(of), part, 1)], "<i8", "<i8", "<i4", "<i4", "u1")
     return DeliveryChunk(*[*head, ids, times, remote])
 
 

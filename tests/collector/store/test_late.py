@@ -95,16 +95,16 @@ def test_a_replay_that_tells_late_what_was_not_or_otherwise_changes_nothing(tmp_
 def test_parts_of_a_delivery_are_united(tmp_path: Path) -> None:
     with QuickWriter(tmp_path / "g.db") as writer, StoreReader(tmp_path / "g.db") as reader:
         assert reader.intermediate(D[0]) is None
-        writer.write(graph_batch("q", 0, sent=[delivery(D[0], -5, [(S[1], 1, 0)], more=True)]))
+        writer.write(graph_batch("q", 0, sent=[delivery(D[0], -5, [(S[1], 1, 0)], part=0x002)]))
         found = reader.intermediate(D[0])
         assert found is not None and not found.is_whole
         assert reader.counters().get("deliveries", 0) == 0
-        rest = [delivery(D[0], -5, [(S[0], 2, 0)], more=True), delivery(D[0], -5, [(D[1], 3, 1)])]
+        rest = [delivery(D[0], -5, [(S[0], 2, 0)], part=0x102), delivery(D[0], -5, [(D[1], 3, 1)], part=0x202)]
         writer.write(graph_batch("q", 1, sent=rest))
         origins = (DirectOrigin(S[0], 2, False), DirectOrigin(S[1], 1, False), DirectOrigin(D[1], 3, True))
         assert reader.intermediate(D[0]) == (D[0], -5, True, origins)
         # A replay groups them otherwise.
-        writer.write(graph_batch("r", 0, sent=[delivery(D[0], -5, [(S[1], 1, 0)], more=True), *rest]))
+        writer.write(graph_batch("r", 0, sent=[delivery(D[0], -5, [(S[1], 1, 0)], part=0x002), *rest]))
         writer.write(graph_batch("r", 1, sent=[delivery(D[1], 3)]))
         assert reader.intermediate(D[0]) == (D[0], -5, True, origins)
         assert reader.intermediate(D[1]) == (D[1], 3, True, ())

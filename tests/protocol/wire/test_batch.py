@@ -24,7 +24,7 @@ from protocol.wire.batch import (
 from protocol.wire.compression import Codec
 from protocol.wire.errors import MalformedBatch, UnknownCodec
 from protocol.wire.packer import Packer
-from protocol.wire.sections import DeliveryColumns, decode_section, encode_sections, pending, records
+from protocol.wire.sections import DeliveryColumns, decode_section, encode_sections, in_parts, pending, records
 from tests.protocol.wire.strategies import AGENT, EPOCH, EVENT, EVENTS, NONCE, RECORD, facts, row_of
 
 HEADER = Header(EPOCH, NONCE, 42)
@@ -63,12 +63,18 @@ def test_many_records(codec: Codec) -> None:
     assert [facts(each) for each in sent(told, codec)] == [facts(each) for each in in_order]
 
 
-def test_a_delivery_says_that_more_of_its_origins_follow() -> None:
-    row = pending(Delivery(OWN, 1, 2, None, ()), Packer())
-    batch = decode_batch(encode_batch(HEADER, [(*row[:7], 1), row], AGENT), AGENT)
+@pytest.mark.parametrize(
+    ("origins", "most", "parts"), [(0, 2, 1), (2, 2, 1), (3, 2, 2), (600, 2, 200), (1_000, 1, 250)]
+)
+def test_a_delivery_of_many_origins_goes_in_parts(origins: int, most: int, parts: int) -> None:
+    every = tuple(Origin(OriginKind.SOURCE, OWN, seq, seq) for seq in range(origins))
+    rows = in_parts(pending(Delivery(OWN, 1, 2, None, every), Packer()), most)
+    batch = decode_batch(encode_batch(HEADER, rows, AGENT), AGENT)
     section = batch.sections[0][1]
     assert isinstance(section, DeliveryColumns)
-    assert list(section.more) == [1, 0]
+    assert len(section.part) == parts
+    assert list(section.part) == [place << 8 | len(rows) - 1 for place in range(len(rows))]
+    assert list(section.origin_seq) == list(range(origins))
 
 
 @settings(max_examples=settings().max_examples // 4)
