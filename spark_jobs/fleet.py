@@ -11,7 +11,7 @@ particular order, so nothing here depends on it.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
@@ -29,6 +29,7 @@ from spark_jobs.waiting import Waiting
 
 CONTROL = (Kind.PLAN, Kind.PROGRESS, Kind.GAP, Kind.END, Kind.SNAPSHOT, Kind.REGISTER, Kind.RETIRE)
 _ENDLESS = 2**62  # from here on a watermark is no time
+_NOBODY = Agent()
 
 
 class Stream(NamedTuple):
@@ -100,9 +101,15 @@ class Fleet:
         state.put("progress", 0, pack([np.array(column, "<i8") for column in columns]))
 
     def _forget(self) -> None:
-        """What a start had promised or lost does not matter once it is over: nothing more comes of it."""
-        self.progress = {number: each for number, each in self.progress.items() if not self.is_over(number)}
+        """What a start had promised or lost does not matter once it is over: nothing more comes of it. But an agent
+        that was stopped goes on where it was."""
         agents = self._names.agents
+        stopped = {(name, agent.stopped.nonce) for name, agent in agents.items() if agent.stopped}
+        self.progress = {
+            number: each
+            for number, each in self.progress.items()
+            if not self.is_over(number) or self._names.streams[number][:2] in stopped
+        }
         self._names.lost = {
             each: of for each, of in self._names.lost.items() if each.nonce not in agents[each.agent].over
         }
@@ -148,7 +155,7 @@ class Fleet:
         elif row.kind == Kind.PLAN:
             self._agent(row.agent).started(row.nonce, ways_of(row.data))
         elif row.kind == Kind.END:
-            self._agent(row.agent).ended(row.nonce)
+            self._end(row.agent, row.nonce)
         elif row.kind == Kind.RETIRE:
             self._agent(row.agent).given_up(row.nonce)
         elif row.kind == Kind.GAP and row.agent:
@@ -158,7 +165,7 @@ class Fleet:
 
     def _gap(self, agent: str, gap: Gap) -> None:
         if gap.next_event is not None:  # a start that was cut short: what had come before has come before
-            self._agent(agent).ended(gap.nonce)
+            self._end(agent, gap.nonce)
         for each in gap.tuples:
             stream = Stream(agent, gap.nonce, each.name)
             if each.name in {name for ways in self._agent(agent).plans for name in ways.sends}:
@@ -176,9 +183,20 @@ class Fleet:
         if told["plan"]:
             agent.started(row.nonce, ways_of(told["plan"]))
         if told["ended"]:
-            agent.ended(row.nonce)
+            self._end(row.agent, row.nonce)
         elif told["retired"]:
             agent.given_up(row.nonce)
+
+    def _end(self, name: str, nonce: int) -> None:
+        """A start has ended. It has heard of the starts of its senders that run, and of those with named streams: it
+        may have named these itself, and their plans are still to come."""
+        agent = self._agent(name)
+        ways = agent.open.get(nonce)
+        senders = {sender for sender, _ in ways.receives.values()} if ways else set()
+        heard = {start for sender in senders for start in self._names.agents.get(sender, _NOBODY).open}
+        if senders:
+            heard |= {each.nonce for each in self._names.streams.values() if each.agent in senders}
+        agent.ended(nonce, frozenset(heard))
 
     def _register(self, number: int, stream: Stream) -> None:
         names = self._own()
@@ -209,10 +227,10 @@ class Fleet:
         return stream is not None and agent is not None and stream.nonce in agent.over
 
     def is_retired(self, number: int) -> bool:
-        """Whether the agent of a stream was given up."""
+        """Whether the start that a stream is of was given up. Others may have heard of a later one already."""
         stream = self._names.streams.get(number)
         agent = self._names.agents.get(stream.agent) if stream else None
-        return agent is not None and agent.is_retired
+        return stream is not None and agent is not None and stream.nonce in agent.retired
 
     def watermark(self, number: int) -> int:
         """What a stream has promised: later tuples of it are not older."""
@@ -252,12 +270,39 @@ class Fleet:
                     number = self._names.numbers.get(Stream(name, nonce, sink), -1)
                     reached = min(self.progress.get(number, (BEGINNING, END_OF_TIME)))
                     found[name, sink] = min(reached, found.get((name, sink), reached))
+            if not agent.open and agent.stopped is not None:
+                for sink, reached in self._awaited(name):
+                    if sink not in agent.stopped.ways.sends:
+                        found[name, sink] = min(reached, found.get((name, sink), reached))
         for number, hold in waiting.hold.items():
             stream = self._names.streams.get(number)
             if stream is not None:
                 node = (stream.agent, stream.name)
                 found[node] = min(hold, found.get(node, hold))
         return Frontiers(self, found)
+
+    def _awaited(self, name: str, seen: tuple[str, ...] = ()) -> Iterator[tuple[str, int]]:
+        """The streams of an agent that was stopped and how far they had come, if others still send to it: it may start
+        again, and take what it has not taken yet. One that had come to the end of what was sent begins anew."""
+        stopped = self._names.agents[name].stopped
+        if stopped is None:
+            return
+        for receive, (sender, _) in stopped.ways.receives.items():
+            agent = self._names.agents.get(sender)
+            if agent is None or sender in (name, *seen):
+                continue
+            is_new = bool(agent.open.keys() - stopped.senders)
+            if not agent.open:  # it may be started for the same reason
+                is_new = any(True for _ in self._awaited(sender, (*seen, name)))
+                if not is_new:
+                    continue
+            for stream in stopped.ways.delays.get(receive, ()):
+                number = self._names.numbers.get(Stream(name, stopped.nonce, stream), -1)
+                reached = min(self.progress.get(number, (BEGINNING, END_OF_TIME)))
+                if reached < _ENDLESS:
+                    yield stream, reached
+                elif is_new:
+                    yield stream, BEGINNING
 
 
 class Frontiers:

@@ -76,6 +76,14 @@ def _is_length_window(window: object) -> bool:
     return isinstance(window, Mapping) and window.get("kind") == "length"
 
 
+class Stopped(NamedTuple):
+    """A start that has ended, and the starts of its senders that it has heard of."""
+
+    nonce: int
+    ways: Ways
+    senders: frozenset[int]
+
+
 @dataclass(slots=True)
 class Agent:
     """What is known of an agent. Its starts are told apart by their nonces."""
@@ -88,6 +96,8 @@ class Agent:
     """Starts that were given up: they may come back."""
     over: set[int] = field(default_factory=set)
     """Starts of which nothing more will come."""
+    stopped: Stopped | None = None
+    """The start that has ended last, until there is another: what others send to the agent meanwhile waits for that."""
 
     @property
     def is_retired(self) -> bool:
@@ -97,17 +107,22 @@ class Agent:
     def started(self, nonce: int, ways: Ways | None) -> None:
         """A plan: what older starts had promised, they have promised."""
         self.over.update(self.open.keys() | self.retired.keys())
-        self.open, self.retired = {nonce: ways}, {}
+        self.open, self.retired, self.stopped = {nonce: ways}, {}, None
         self.over.discard(nonce)
         if ways is not None and ways not in self.plans:
             self.plans = [*self.plans[1 - MOST_PLANS :], ways]
 
-    def ended(self, nonce: int) -> None:
-        self.open.pop(nonce, None)
+    def ended(self, nonce: int, senders: frozenset[int] = frozenset()) -> None:
+        """A start has ended; of its senders it has heard of these starts."""
+        ways = self.open.pop(nonce, None)
         self.retired.pop(nonce, None)
         self.over.add(nonce)
+        if ways is not None:
+            self.stopped = Stopped(nonce, ways, senders)
 
     def given_up(self, nonce: int) -> None:
+        if self.stopped is not None and self.stopped.nonce == nonce:
+            self.stopped = None
         if nonce not in self.over:
             self.retired = {**self.retired, **self.open}
             self.retired.setdefault(nonce, None)

@@ -83,9 +83,29 @@ def test_waiting_references_hold_their_sink_back_even_if_it_is_closed() -> None:
     waiting.add(ALERTS, 5_000, 5_000)
     rows = [*NAMES, plan("edge", *EDGE), plan("hub", *HUB), progress("hub", ALERTS, 10_000)]
     assert bounds(fleet_of(*rows), READINGS, waiting=waiting) == [5_000 - 3_660]
-    ended = fleet_of(*rows, end("hub"))
+    ended = fleet_of(*rows, end("hub"), end("edge"))
     assert bounds(ended, READINGS, waiting=waiting) == [5_000 - 3_660]
     assert bounds(ended, READINGS) == [END_OF_TIME]
+
+
+def test_a_start_that_was_given_up_is_not_a_later_one_that_others_have_heard_of() -> None:
+    fleet = fleet_of(*NAMES, plan("edge", *EDGE), register(9, "edge", "minutes", nonce=2), retire("edge"))
+    assert fleet.is_retired(SENT)
+    assert not fleet.is_retired(9)
+
+
+def test_an_agent_that_was_stopped_is_waited_for_as_long_as_others_send_to_it() -> None:
+    rows = [*NAMES, plan("edge", *EDGE), plan("hub", *HUB), progress("hub", ALERTS, 10_000)]
+    stopped = [*rows, end("hub")]
+    assert bounds(fleet_of(*stopped), READINGS) == [10_000 - 3_660], "it may start again, and take what has come"
+    assert bounds(fleet_of(*stopped, retire("hub")), READINGS) == [END_OF_TIME]
+    assert bounds(fleet_of(*stopped, end("edge")), READINGS) == [END_OF_TIME]
+    assert bounds(fleet_of(*stopped, retire("edge")), READINGS) == [END_OF_TIME]
+    at_the_end = [*rows, progress("hub", ALERTS, END_OF_TIME), end("hub")]
+    assert bounds(fleet_of(*at_the_end), READINGS) == [END_OF_TIME], "it has taken all that the edge has sent"
+    again = plan("edge", *EDGE, nonce=2)
+    assert bounds(fleet_of(*at_the_end, again), READINGS) == [BEGINNING], "but nothing of this start"
+    assert bounds(fleet_of(*at_the_end, again, end("edge", 2)), READINGS) == [END_OF_TIME]
 
 
 def test_what_waits_survives_packing() -> None:

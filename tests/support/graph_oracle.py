@@ -102,6 +102,11 @@ class Log:
         self.deliveries: dict[int, Delivered] = {}
         self.progress: dict[int, tuple[Bound, Bound]] = {}
         self.ended: set[Start] = set()
+        self.told_at: dict[Start, int] = {}
+        """The micro-batch of a plan."""
+        self.ended_at: dict[Start, int] = {}
+        self.named_at: dict[Start, int] = {}
+        """The micro-batch in which a stream of a start was named first."""
         self.retired: set[Start] = set()
         """Of which nothing has come since."""
         self.returned: dict[Start, set[int]] = {}
@@ -132,9 +137,11 @@ class Log:
             case Kind.REGISTER:
                 number, agent, _, name, nonce = decode(row.data)
                 self.streams[number] = (agent, nonce, name)
+                self.named_at.setdefault((agent, nonce), self.micro_batch)
             case Kind.PLAN:
                 [declared] = _records(row)
                 self.plans[start] = json.loads(declared.plan)
+                self.told_at[start] = self.micro_batch
             case Kind.DELIVERY:
                 self._add_deliveries(row.data, before)
             case Kind.PROGRESS:
@@ -147,6 +154,7 @@ class Log:
                 self.gaps += [(row.agent, gap) for gap in _records(row)]
             case Kind.END:
                 self.ended.add(start)
+                self.ended_at[start] = self.micro_batch
 
     def _add_deliveries(self, data: bytes, before: Mapping[int, tuple[Bound, Bound]]) -> None:
         chunk = read_deliveries(data)
@@ -190,12 +198,19 @@ class Log:
 
     def never_comes(self, number: int, ts: int) -> bool:
         """Whether what the log does not have of a tuple will never be in it."""
-        agent, nonce, name = self.streams[number >> SEQ_BITS]
-        seq = number & (1 << SEQ_BITS) - 1
+        return self._has_passed(number, ts) or self._is_named_lost(number)
+
+    def _has_passed(self, number: int, ts: int) -> bool:
+        """Whether the stream of a tuple has ended, or has promised that nothing as old will come."""
+        agent, nonce, _ = self.streams[number >> SEQ_BITS]
         if (agent, nonce) in self.ended or (nonce in self.starts.get(agent, []) and self.starts[agent][-1] != nonce):
             return True
-        if self.progress.get(number >> SEQ_BITS, (-INFINITY, 0))[0] > ts:
-            return True
+        return self.progress.get(number >> SEQ_BITS, (-INFINITY, 0))[0] > ts
+
+    def _is_named_lost(self, number: int) -> bool:
+        """Whether a gap names a tuple. If only its first parts are lost, others may come all the same."""
+        agent, nonce, name = self.streams[number >> SEQ_BITS]
+        seq = number & (1 << SEQ_BITS) - 1
         return any(
             lost.name == name and lost.first <= seq <= lost.last
             for told_by, gap in self.gaps
@@ -222,6 +237,10 @@ class Log:
                 found.lost.add(number)
             else:
                 found.cut.add(number)
+                if not self._has_passed(number, ts):
+                    found.may_wait.add(number)
+                if self._is_named_lost(number):  # then nobody has to wait for those of its parts that come
+                    is_sure = is_sure and depth == 0
         if delivered is not None:
             if self.late and delivered.micro_batch < referred and not self.never_comes(number, ts):
                 found.may_wait.add(number)
@@ -294,14 +313,66 @@ class Log:
         if not starts:
             return INFINITY if any(name == agent for name, _ in self.retired) else -INFINITY
         newest = (agent, starts[-1])
-        if newest in self.ended or newest in self.retired:
+        if newest in self.retired:
             return INFINITY
+        if newest in self.ended:
+            return self._promised_before_it_stopped(*newest, sink, required)
         promise = self._promised(agent, starts[-1], sink, required)
         if not required:
             for nonce in starts[:-1]:
                 if (agent, nonce) not in self.ended and (agent, nonce) not in self.returned:
                     promise = max(promise, self._promised(agent, nonce, sink, required))
         return promise
+
+    def _promised_before_it_stopped(
+        self, agent: str, nonce: int, sink: str, required: bool, seen: tuple[str, ...] = ()
+    ) -> Bound:
+        """Of an agent that has ended: as long as others send to it, it may start again and take what it has not taken.
+        If it had come to the end of that, it has taken all, but for what comes of later starts of its senders."""
+        found: Bound = INFINITY
+        plan = self.plans[agent, nonce]
+        for node in plan["nodes"]:
+            if node["operator"] != "receive" or not self._leads_to(plan, node, sink):
+                continue
+            sender = node["parameters"]["sender"]
+            newest = self._newest(sender)
+            if newest is None or (sender, newest) in self.retired or sender in (agent, *seen):
+                continue
+            if (sender, newest) in self.ended:
+                is_new = any(
+                    self._promised_before_it_stopped(sender, newest, each["name"], required, (*seen, agent)) < INFINITY
+                    for each in self.plans[sender, newest]["nodes"]
+                    if each["operator"] in ("sink", "send")
+                )
+                if not is_new:
+                    continue
+            else:
+                heard_at = min(
+                    self.told_at[sender, newest],
+                    self.named_at.get((sender, newest), self.micro_batch + 1),
+                )
+                is_new = heard_at > self.ended_at[agent, nonce] - required
+            numbers = [
+                number
+                for number, stream in self.streams.items()
+                if stream in ((agent, nonce, sink), (agent, nonce, self._stream_of(plan, sink)))
+            ]
+            reached = min(self.progress.get(numbers[0], (-INFINITY, 0))) if numbers else -INFINITY
+            found = min(found, -INFINITY if reached == INFINITY and is_new else reached)
+        return found
+
+    def _stream_of(self, plan: dict[str, Any], name: str) -> str:
+        """What a sink or a send is called in ids."""
+        (node,) = (node for node in plan["nodes"] if node["name"] == name)
+        return str(node.get("parameters", {}).get("stream", name))
+
+    def _leads_to(self, plan: dict[str, Any], node: dict[str, Any], name: str) -> bool:
+        followers = [each for each in plan["nodes"] if node["name"] in each.get("inputs", [])]
+        return node["name"] == name or any(self._leads_to(plan, each, name) for each in followers)
+
+    def _newest(self, agent: str) -> int | None:
+        """The newest start of an agent that has told its plan."""
+        return next((each for each in reversed(self.starts.get(agent, [])) if (agent, each) in self.plans), None)
 
     def _promised(self, agent: str, nonce: int, sink: str, required: bool) -> Bound:
         numbers = [number for number, stream in self.streams.items() if stream == (agent, nonce, sink)]

@@ -1,4 +1,4 @@
-"""An agent that starts anew with another plan: what was sent to it before may take ways that the old one had not."""
+"""An agent that starts anew, perhaps with another plan: what was sent to it before is not late, and not lost."""
 
 from __future__ import annotations
 
@@ -69,4 +69,25 @@ def test_what_was_only_sent_on_has_a_sink() -> None:
     fleet.hub.leave()
     found = plain(fleet.micro_batch())
     assert len(found["edges"]) == 1 and found["lost"] == found["late"] == []
+    fleet.end()
+
+
+def test_an_agent_that_is_stopped_properly_and_started_again_misses_nothing() -> None:
+    """What the edge sends while the hub is away waits for it, as if the hub had been killed."""
+    fleet = Fleet(TO_SINK)
+    fleet.hub.progress("alerts", 50)
+    fleet.hub.end()
+    fleet.hub.leave()
+    fleet.micro_batch()
+    sent = fleet.edge.deliver("out", 300, fleet.edge.source("readings", 300))
+    fleet.edge.progress("out", 400)
+    fleet.edge.leave()
+    assert plain(fleet.micro_batch())["source labels"] == []
+    fleet.hub.restart(TO_SINK, crashed=False)
+    fleet.hub.deliver("alerts", 100, fleet.sent)
+    fleet.hub.deliver("alerts", 300, sent)
+    fleet.hub.progress("alerts", 400)
+    fleet.hub.leave()
+    found = plain(fleet.micro_batch())
+    assert len(found["edges"]) == len(found["source labels"]) == 2 and found["late"] == []
     fleet.end()
