@@ -52,6 +52,9 @@ class Watch:
     stored_at: list[tuple[float, int]] = field(default_factory=list)
     """When, and how many sink tuples had been stored by then."""
 
+    def last_batch(self, query: str) -> int | None:
+        """Queries under measurement are new."""
+
     def write(self, batch: GraphBatch) -> None:
         if self.store is not None:
             self.store.write(batch)

@@ -18,7 +18,7 @@ from typing import Any, cast
 from collector.log import Row
 from protocol.chunks import SEQ_BITS, Numbers, last_event, payload_ids, unpack
 from protocol.ids import StreamId
-from protocol.plan import PlanDocument, PlanError, delivering_name
+from protocol.plan import Node, PlanDocument, PlanError, delivering_name
 from protocol.records import Declared, Gap, Lost
 from protocol.structs import replaced
 from protocol.wire.answers import MOST_EARLY, Logged
@@ -64,6 +64,11 @@ class EpochState:
     def sends(self) -> frozenset[str]:
         """The names of the streams that go to other agents."""
         return sends_in(self.plan)
+
+    @property
+    def receives(self) -> bool:
+        """Whether others send to it."""
+        return any(node.operator == "receive" for node in nodes_of(self.plan))
 
     def trimmed(self, gap: Gap) -> Gap | None:
         """What of a gap is missing here, None if nothing is. An acknowledgement may have been lost, and then the agent
@@ -148,14 +153,19 @@ class EpochState:
 
 
 @lru_cache(1024)
-def sends_in(plan: bytes) -> frozenset[str]:
+def nodes_of(plan: bytes) -> tuple[Node, ...]:
     """Of a plan that nobody vouches for: what cannot be read has none."""
     try:
         declared = cast("list[Declared]", decode_section(Kind.PLAN, plan, StreamId("", 0, ""))) if plan else []
-        nodes = [node for each in declared for node in PlanDocument.from_json(each.plan).nodes]
+        return tuple(node for each in declared for node in PlanDocument.from_json(each.plan).nodes)
     except (MalformedBatch, PlanError):
-        return frozenset()
-    return frozenset(delivering_name(node) for node in nodes if node.operator == "send")
+        return ()
+
+
+@lru_cache(1024)
+def sends_in(plan: bytes) -> frozenset[str]:
+    """The names of the streams that a plan sends to other agents."""
+    return frozenset(delivering_name(node) for node in nodes_of(plan) if node.operator == "send")
 
 
 def _from(first: int, span: tuple[int, int] | None) -> tuple[int, int] | None:

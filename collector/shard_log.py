@@ -424,7 +424,9 @@ class ShardLog:
                 epochs.forget_early()
                 if state is None and not epochs.closing and agent not in unanswered:
                     del self._agents[agent]
-            if state is None or state.ended or state.retired or silent_s < self._retire_after_s:
+            if state is None or state.retired or silent_s < self._retire_after_s:
+                continue
+            if state.ended and not state.receives:  # nobody waits for it; to others something may be sent meanwhile
                 continue
             row = Row(Kind.RETIRE, agent, state.nonce, state.next_seq, b"")
             self._writer.append([row])

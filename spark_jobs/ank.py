@@ -67,6 +67,7 @@ class _Work:
         self._pairs = Shelf(state, "pairs", _PAIRS, time=1, groups=_of_pairs)
         self._labelled = _read_labelled(state)
         self._labelled_before = dict(self._labelled)
+        self._latest = BEGINNING  # of the sink tuples that are told now
         self.out: list[Chunk] = []
 
     def _tell(self, kind: Kind, *columns: NDArray[np.generic]) -> None:
@@ -119,6 +120,7 @@ class _Work:
         flags = np.bitwise_or.reduceat(flags, begins)
         is_new = ~np.isin(ids, known)
         self._tell(Kind.NEW_SINK, ids[is_new], times[is_new])
+        self._latest = int(times.max())
         streams, which = np.unique(ids >> SEQ_BITS, return_inverse=True)
         watermarks = np.array([self._fleet.watermark(each) for each in streams.tolist()], "<i8")
         is_whole = parts == others + 1
@@ -255,11 +257,11 @@ class _Work:
             self.out.append(Chunk(Kind.FRONTIERS, 0, json.dumps(behind).encode()))
 
     def _stamp(self) -> int:
-        """How far the sinks have come that have said anything, never back."""
+        """How far the sinks have come that have said anything, never back. If all have ended, what they have told."""
         told = [reached for reached in self._frontiers.sinks.values() if reached > BEGINNING]
         before = self._state.get("stamp", 0)
         last = BEGINNING if before is None else int(np.frombuffer(before, "<i8")[0])
-        stamp = max(last, min(told, default=BEGINNING))
+        stamp = max(last, min(told, default=self._latest))
         if stamp > last:
             self._state.put("stamp", 0, np.array([stamp], "<i8").tobytes())
         return stamp

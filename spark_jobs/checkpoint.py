@@ -15,7 +15,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +56,30 @@ class Checkpoint:
     @property
     def query(self) -> str:
         """The id of the streaming query: Spark makes it when it begins, and it stays the same."""
-        return str(json.loads((self.folder / "metadata").read_text())["id"])
+        path = self.folder / "metadata"
+        try:
+            return str(json.loads(path.read_text())["id"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointUnusable(f"{path} cannot be read ({error}): put it back, {_WAY_OUT}") from error
+
+    @property
+    def committed(self) -> int | None:
+        """The last batch that Spark will not run again, if there is any."""
+        names = [path.name for path in self.folder.glob("commits/*")]
+        return max((int(name) for name in names if name.isdigit()), default=None)
+
+    def belongs_to(self, last_batch: Callable[[str], int | None]) -> None:
+        """CheckpointUnusable if the store, which tells its last batch of a query, does not have what Spark has
+        committed: nobody would ever tell it again."""
+        committed = self.committed
+        if committed is not None:
+            stored = last_batch(self.query)
+            if stored is None or stored < committed:
+                has = "no batch of it" if stored is None else f"only those up to batch {stored}"
+                raise CheckpointUnusable(
+                    f"{self.folder} has come to batch {committed}, but the store has {has}: name the store that it was "
+                    f"made with, {_WAY_OUT}"
+                )
 
 
 @contextmanager
@@ -118,7 +141,7 @@ def _begun(folder: Path, settings: Settings, start: Offset) -> Offset:
         manifest = json.loads(path.read_text())
         made_with, began = dict(manifest["settings"]), dict(manifest["start"])
         format_ = manifest["format"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointUnusable(f"{path} cannot be read ({error}): put it back, {_WAY_OUT}") from error
     if format_ != _FORMAT:
         raise CheckpointUnusable(f"{folder} is of format {format_}, this is for format {_FORMAT}: {_WAY_OUT[3:]}")

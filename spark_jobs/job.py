@@ -72,6 +72,7 @@ class Job:
         start = offset_of({shard: self._log.start(shard) for shard in self._log.shards()})
         self._listen()
         with opened(options.checkpoint, options.settings, start) as checkpoint:
+            checkpoint.belongs_to(self._writer.last_batch)
             spark = start_session(options.session, checkpoint)
             try:
                 self._listen()  # Spark has taken SIGINT for itself
@@ -96,10 +97,20 @@ class Job:
                 query.stop()
         except PySparkException as error:
             _LOG.debug("the query failed", exc_info=True)
+            if self._is_ended_with_us():
+                return
             raise JobFailed(_reason(error, sink)) from error
         except (Py4JError, OSError) as error:
             _LOG.debug("Spark does not answer", exc_info=True)
+            if self._is_ended_with_us():
+                return
             raise JobFailed(f"Spark's process has ended: {checkpoint.spark_log} may say why") from error
+
+    def _is_ended_with_us(self) -> bool:
+        """Whether Spark was told to stop like the job itself: that is no failure."""
+        if self._stopping.is_set():
+            _LOG.info("spark was stopped together with the job, the running micro-batch will be run again")
+        return self._stopping.is_set()
 
     def _started(self, spark: SparkSession, checkpoint: Checkpoint, sink: GraphSink) -> StreamingQuery:
         options = self._options
@@ -166,9 +177,8 @@ def _reason(error: PySparkException, sink: GraphSink) -> str:
         return " ".join(str(sink.failure).split()) or repr(sink.failure)
     text = str(error)
     unreadable = re.findall(rf"^[\w.]+\.{LogUnreadable.__name__}: (.+)$", text, re.MULTILINE)
-    raised = unreadable or re.findall(r"^(?:\w+\.)*\w*(?:Error|Exception): .+$", text, re.MULTILINE)
-    if raised:
-        return str(raised[-1])
-    first = text.strip().splitlines()[0]
-    is_about_checkpoint = re.search("STATE|CHECKPOINT|OFFSET", first)
-    return f"{first} (a new --checkpoint folder replays the log)" if is_about_checkpoint else first
+    raised = re.findall(r"^(?:\w+\.)*\w*(?:Error|Exception): .+$", text, re.MULTILINE)
+    raised = unreadable or [each for each in raised if not each.startswith("py4j.")]
+    causes = raised or re.findall(r"^Caused by: (.+)$", text, re.MULTILINE) or text.strip().splitlines()[:1]
+    is_about_checkpoint = re.search("STATE_STORE|CHECKPOINT|OFFSET|StateStore|RocksDB|[Cc]heckpoint", causes[-1])
+    return f"{causes[-1]} (a new --checkpoint folder replays the log)" if is_about_checkpoint else str(causes[-1])

@@ -12,7 +12,7 @@ from prometheus_client import start_http_server
 from prometheus_client.core import CollectorRegistry, CounterMetricFamily, GaugeMetricFamily, Metric
 
 from protocol.address import format_address
-from protocol.graph import GraphBatch
+from protocol.graph import EdgeFlag, GraphBatch
 from spark_jobs.ank_n import losses
 from spark_jobs.assembly import Figures
 
@@ -35,6 +35,8 @@ class Totals:
     source_labels: int = 0
     late: int = 0
     lost: int = 0
+    too_deep: int = 0
+    """Edges that end at a sent tuple: its chain of agents is longer than the pipeline."""
     rows: int = 0
     """Rows of the log that were read. The end of a segment that was passed is not counted."""
     dropped: int = 0
@@ -68,6 +70,7 @@ class Progress:
         totals.source_labels += len(batch.source_labels)
         totals.late += len(batch.late.sink)
         totals.lost += len(batch.lost.sink)
+        totals.too_deep += int((batch.edges.flags & EdgeFlag.TOO_DEEP != 0).sum())
         self.figures = figures
 
     def reported(self, report: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -16,7 +17,7 @@ from typing import Any
 
 import pyspark
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf, SparkContext, accumulators
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -24,6 +25,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.checkpoint import Checkpoint
 from spark_jobs.java import find_java
 
+_LOG = logging.getLogger(__name__)
 _END_S = 10.0
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 _JVM = [
@@ -79,13 +81,13 @@ def start_session(options: SessionOptions, checkpoint: Checkpoint) -> SparkSessi
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["SPARK_HOME"] = str(_spark_home(checkpoint.scratch))
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    _hush()
     conf = SparkConf(loadDefaults=False).setAll(
         [
             *_SETTINGS.items(),
             ("spark.master", options.master),
             ("spark.driver.memory", options.driver_memory),
-            ("spark.driver.extraJavaOptions", " ".join([*_JVM, f"-Djava.io.tmpdir={checkpoint.scratch}"])),
+            ("spark.driver.extraJavaOptions", " ".join([*_JVM, f'"-Djava.io.tmpdir={checkpoint.scratch}"'])),
             ("spark.local.dir", str(checkpoint.scratch)),
             ("spark.sql.shuffle.partitions", str(options.partitions)),
             *_sockets(checkpoint.scratch),
@@ -105,6 +107,20 @@ def start_session(options: SessionOptions, checkpoint: Checkpoint) -> SparkSessi
             raise SessionFailed(f"Spark did not start: {why}") from error
     context.setLogLevel("ERROR")
     return SparkSession(context)
+
+
+def _hush() -> None:
+    """If Spark's process ends, the job says so in one line. Libraries would add their tracebacks."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_is_not_py4j)
+    for server in (accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer):
+        setattr(server, "handle_error", lambda *_: _LOG.debug("an accumulator is lost", exc_info=True))  # noqa: B010
+
+
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    """It logs to the root logger as well."""
+    return "py4j" not in Path(record.pathname).parts
 
 
 def _sockets(scratch: Path) -> list[tuple[str, str]]:
@@ -155,5 +171,7 @@ def _why(error: Exception, checkpoint: Checkpoint) -> str:
     """What Java says went wrong, or the last that it said at all."""
     if isinstance(error, Py4JJavaError):
         return str(error.java_exception.getMessage()).splitlines()[0]
-    lines = checkpoint.spark_log.read_text(errors="replace").strip().splitlines()
-    return lines[-1].strip() if lines else str(error)
+    lines = [line.strip() for line in checkpoint.spark_log.read_text(errors="replace").splitlines()]
+    said = [line for line in lines if line and not line.startswith(("WARNING", "at "))]
+    wrong = [line for line in said if re.search("Exception|Error|Invalid", line)]
+    return re.sub(r'^Exception in thread "[^"]*" ', "", (wrong or said or [str(error)])[0])

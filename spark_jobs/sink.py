@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Protocol
 
 from pyspark.sql import DataFrame
 
-from protocol.graph import GraphBatch
+from protocol.graph import EdgeFlag, GraphBatch
 from spark_jobs.checkpoint import Checkpoint
 from spark_jobs.pipeline import Pipeline
 from spark_jobs.progress import Progress
+
+_LOG = logging.getLogger(__name__)
 
 
 class GraphWriter(Protocol):
@@ -17,6 +20,9 @@ class GraphWriter(Protocol):
 
     def write(self, batch: GraphBatch) -> object:
         """Keep all of a batch, durably, before this returns."""
+
+    def last_batch(self, query: str) -> int | None:
+        """The last batch of a query that it has kept."""
 
 
 class GraphSink:
@@ -39,4 +45,6 @@ class GraphSink:
         except Exception as error:
             self.failure = error
             raise
+        if not self._progress.totals.too_deep and (batch.edges.flags & EdgeFlag.TOO_DEEP).any():
+            _LOG.warning("a chain of agents is longer than --levels: edges end at tuples that were sent on")
         self._progress.stored(batch, figures)

@@ -47,6 +47,10 @@ class PatientWriter:
         self._store = store
         self._job_stops = job_stops
 
+    def last_batch(self, query: str) -> int | None:
+        """The last batch of a query that the store has."""
+        return self._store.last_batch(query)
+
     def write(self, batch: GraphBatch) -> object:
         """Keep a batch, as soon as the store takes it."""
         told = ""
@@ -98,8 +102,12 @@ def run(options: SparkOptions) -> None:
         pipeline, log, settings = _algorithm(options, placement)
         with (
             open_store(options.store).writer() as writer,
-            removing(options.remove_segments_after_s, lambda age: remove_passed(options.log, options.checkpoint, age)),
-            removing(options.remove_results_after_s, lambda age: remove_results(writer, age)),
+            removing(
+                options.remove_segments_after_s,
+                lambda age: remove_passed(options.log, options.checkpoint, age),
+                at_last=options.once,
+            ),
+            removing(options.remove_results_after_s, lambda age: remove_results(writer, age), at_last=options.once),
         ):
             job_options = _job_options(options, placement, settings)
             Job(job_options, pipeline, log, PatientWriter(writer, stopping), stopping).run()
@@ -156,19 +164,22 @@ def parse_duration_s(text: str) -> float:
 
 
 @contextmanager
-def removing(after_s: float | None, remove: Callable[[float], object]) -> Iterator[None]:
-    """Meanwhile, remove what is older than so many seconds, again and again."""
+def removing(after_s: float | None, remove: Callable[[float], object], *, at_last: bool = False) -> Iterator[None]:
+    """Meanwhile, remove what is older than so many seconds, again and again, and, if asked for, when all is done."""
     if after_s is None:
         yield
         return
     done = threading.Event()
 
+    def remove_now() -> None:
+        try:
+            remove(after_s)
+        except (OSError, ValueError, LogError, StoreError) as error:
+            _LOG.warning("what is old is not removed error=%s", error)
+
     def keep_removing() -> None:
         while not done.wait(max(_REMOVE_EVERY_S, min(after_s / 10, 3_600.0))):
-            try:
-                remove(after_s)
-            except (OSError, LogError, StoreError) as error:
-                _LOG.warning("what is old is not removed error=%s", error)
+            remove_now()
 
     thread = threading.Thread(target=keep_removing, name="retention", daemon=True)
     thread.start()
@@ -177,6 +188,8 @@ def removing(after_s: float | None, remove: Callable[[float], object]) -> Iterat
     finally:
         done.set()
         thread.join()
+    if at_last:
+        remove_now()
 
 
 def remove_passed(log: Path, checkpoint: Path, after_s: float) -> dict[int, list[int]]:

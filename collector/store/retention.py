@@ -64,6 +64,11 @@ class _Retention:
             add_counts(self._db, {name: -count for name, count in counts.items()})
         self.removed.update(counts)
 
+    def note(self) -> None:
+        """From now on, what is older and not here is not new."""
+        with self._step():
+            self._db.execute("UPDATE removed_before SET ts=max(ts, ?)", (self._before_ts,))
+
     def remove_sinks(self) -> None:
         """Old sinks, with all that belongs to them. By id: neighbours have their edges in the same pages."""
         query = "SELECT id, edges FROM sinks WHERE id>? AND ts<? AND label_stamp IS NOT NULL ORDER BY id LIMIT ?"
@@ -187,6 +192,7 @@ def _remove(pages: Pages, page: int, entries: list[Numbers], gone: Numbers) -> i
 def remove_before(path: Path, tables: Tables, turn: threading.Lock, before_ts: int) -> Removed:
     """Remove what is complete and older than this; `turn` is taken for each step."""
     run = _Retention(path, tables, turn, before_ts)
+    run.note()
     run.remove_sinks()
     run.remove_sources()
     run.remove_deliveries()

@@ -38,6 +38,8 @@ CREATE TABLE feed (
 );
 CREATE TABLE feed_trimmed (number INTEGER NOT NULL, count INTEGER NOT NULL);
 INSERT INTO feed_trimmed VALUES (0, 0);
+CREATE TABLE removed_before (ts INTEGER NOT NULL); -- what is older and not here may have been removed
+INSERT INTO removed_before VALUES (-9223372036854775808);
 CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 """
 _PAGES = "".join(

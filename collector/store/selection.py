@@ -3,7 +3,8 @@
 Sinks are rows, so whether one is known, and complete, is always looked up, and with it its edges. Source vertices are
 packed, and a query tells each of them once: they are looked up only where another query has written before, as when a
 new checkpoint replays the log. What is stored stays as it is, in whatever order or shape it is told again: a sink that
-is labelled takes nothing more, and an edge to a source that is labelled already is late.
+is labelled takes nothing more, and an edge to a source that is labelled already is late. What retention has removed is
+gone for good: nothing is told twice.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collector.store.packing import among, distinct, groups_of, spans_of, unpack
 from collector.store.tables import Tables
 from protocol.chunks import Numbers
 from protocol.graph import Edges, GraphBatch, LostOrigins, Reason, SinkLabels, Sinks, Sources
+from protocol.records import BEGINNING
 
 Mask = NDArray[np.bool_]
 
@@ -55,12 +57,15 @@ def select(tables: Tables, batch: GraphBatch, late: LateRows, query: int, is_rep
     stored = _stored_sinks(tables.db, distinct(np.concatenate(parts)))
     known = np.array(sorted(stored), "<i8")
     complete = np.array(sorted(each for each, sink in stored.items() if sink.is_labelled), "<i8")
-    sinks = _new_sinks(batch.sinks, known)
+    (removed_before,) = tables.db.execute("SELECT ts FROM removed_before").fetchone() if is_replay else (BEGINNING,)
+    sinks = _new_sinks(batch.sinks, known, removed_before)
     fillable = np.setdiff1d(np.union1d(sinks.id, known), complete, assume_unique=True)
 
     sources, labels = _by_id(batch.sources), np.sort(batch.source_labels, kind="stable")
     if is_replay:
         sources = _sources_at(sources, ~tables.sources.known(sources.id, unless=query))
+        named = distinct(edges.source[among(edges.sink, fillable)])
+        sources = _sources_at(sources, (sources.ts >= removed_before) | among(sources.id, named))
         labels = labels[_is_there(tables, labels, sources.id) & ~tables.labels.known(labels, unless=query)]
 
     edges = _edges_at(edges, among(edges.sink, fillable))
@@ -88,9 +93,9 @@ def _stored_sinks(db: sqlite3.Connection, ids: Numbers) -> dict[int, StoredSink]
     return stored
 
 
-def _new_sinks(sinks: Sinks, known: Numbers) -> Sinks:
+def _new_sinks(sinks: Sinks, known: Numbers, removed_before: int) -> Sinks:
     ids, at = np.unique(sinks.id, return_index=True)
-    fresh = ~np.isin(ids, known, assume_unique=True)
+    fresh = ~np.isin(ids, known, assume_unique=True) & (sinks.ts[at] >= removed_before)
     return Sinks(ids[fresh], sinks.ts[at[fresh]])
 
 
@@ -135,7 +140,7 @@ def _known_edges(db: sqlite3.Connection, edges: Edges, stored: dict[int, StoredS
 
 
 def _split_late(tables: Tables, edges: Edges, told: Sources, new: Numbers, query: int) -> tuple[Edges, LateRows]:
-    """Edges to sources that another query has labelled before are late. What retention has removed is gone for good."""
+    """Edges to sources that another query has labelled before are late."""
     edges = _edges_at(edges, _is_there(tables, edges.source, new))
     expired = tables.labels.known(edges.source, unless=query)
     late = _edges_at(edges, expired)

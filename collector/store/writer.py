@@ -27,6 +27,7 @@ from collector.store.retention import Removed, remove_before
 from collector.store.selection import News, select
 from collector.store.tables import Tables, add_counts
 from protocol.graph import GraphBatch
+from protocol.records import BEGINNING
 from protocol.wire.sections import Kind
 
 
@@ -95,9 +96,10 @@ class StoreWriter:
                 return None
             (is_replay,) = self._db.execute("SELECT count(*) > 1 FROM queries").fetchone()
             now_ms = self._clock_ms()
+            stamp = max(batch.stamp, self._last_stamp())
             number = self._db.execute(
                 "INSERT INTO batches (query, batch, stamp, written_ms) VALUES (?,?,?,?)",
-                (query, batch.batch, batch.stamp, now_ms),
+                (query, batch.batch, stamp, now_ms),
             ).lastrowid
             assert number is not None
             counts: Counter[str] = Counter(batches=1)
@@ -108,7 +110,7 @@ class StoreWriter:
             counts.update(rows.counts)
             counts["deliveries"] = add_deliveries(self._tables, batch.sent, query, bool(is_replay))
             news = select(self._tables, batch, resolve(self._tables, batch.late), query, bool(is_replay))
-            self._add(news, batch.stamp, query, number)
+            self._add(news, stamp, query, number)
             written = Written(
                 len(news.sinks.id),
                 len(news.sources.id),
@@ -134,6 +136,11 @@ class StoreWriter:
         self._db.execute("INSERT OR IGNORE INTO queries (name) VALUES (?)", (name,))
         (number,) = self._db.execute("SELECT number FROM queries WHERE name=?", (name,)).fetchone()
         return int(number)
+
+    def _last_stamp(self) -> int:
+        """Stamps never go back, also when another query tells the beginning once more."""
+        found = self._db.execute("SELECT stamp FROM batches ORDER BY number DESC LIMIT 1").fetchone()
+        return int(found[0]) if found else BEGINNING
 
     def _is_known(self, query: int, batch: int) -> bool:
         (found,) = self._db.execute(

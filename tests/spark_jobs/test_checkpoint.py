@@ -105,3 +105,35 @@ def test_a_child_that_shares_the_lock_keeps_it_when_its_parent_has_ended(
         child.kill()
         child.wait()
     open_once(tmp_path)
+
+
+@pytest.mark.parametrize(("stored", "words"), [(None, "no batch of it"), (6, "only those up to batch 6")])
+def test_a_store_that_lacks_what_was_committed_is_refused(tmp_path: Path, stored: int | None, words: str) -> None:
+    with opened(tmp_path, SETTINGS, START) as found:
+        found.belongs_to(lambda _: None)  # there is nothing yet
+        (tmp_path / "commits").mkdir()
+        (tmp_path / "metadata").write_text('{"id": "q"}')
+        for name in ("6", "7", ".7.crc"):
+            (tmp_path / "commits" / name).touch()
+        assert found.committed == 7
+        for enough in (7, 8):
+            found.belongs_to({"q": enough}.get)
+        with pytest.raises(CheckpointUnusable, match=f"has come to batch 7, but the store has {words}: name the store"):
+            found.belongs_to({"q": stored}.get)
+
+
+@pytest.mark.parametrize("metadata", ["", "[]", None])
+def test_a_query_without_its_name_is_refused(tmp_path: Path, metadata: str | None) -> None:
+    with opened(tmp_path, SETTINGS, START) as found:
+        (tmp_path / "commits").mkdir()
+        (tmp_path / "commits" / "0").touch()
+        if metadata is not None:
+            (tmp_path / "metadata").write_text(metadata)
+        with pytest.raises(CheckpointUnusable, match="metadata cannot be read"):
+            found.belongs_to(lambda _: 0)
+
+
+def test_a_manifest_that_is_a_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "threadline.json").mkdir()
+    with pytest.raises(CheckpointUnusable, match="cannot be read"):
+        open_once(tmp_path)

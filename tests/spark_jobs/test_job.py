@@ -47,6 +47,9 @@ class ListWriter:
         self.again: list[int] = []
         self.fails_at = -1
 
+    def last_batch(self, query: str) -> int | None:
+        return max((number for number, each in self.batches.items() if each.query == query), default=None)
+
     def write(self, batch: GraphBatch) -> None:
         assert isinstance(batch, CountedBatch)
         if batch.batch in self.batches:

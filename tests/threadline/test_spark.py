@@ -146,6 +146,11 @@ def test_what_is_old_is_removed_again_and_again_whatever_goes_wrong(monkeypatch:
     with removing(0.0, remove):
         wait_until(lambda: len(asked) >= 3, "three tries", 10)
     assert set(asked) == {0.0}
-    with removing(None, remove):
-        before = len(asked)
-    assert len(asked) == before, "nobody has asked for it"
+    before = len(asked)
+    with removing(None, remove, at_last=True):
+        assert len(asked) == before, "nobody has asked for it"
+    assert len(asked) == before
+    monkeypatch.setattr(spark, "_REMOVE_EVERY_S", 60.0)
+    with removing(5.0, remove, at_last=True):
+        pass
+    assert asked[before:] == [5.0], "a job that is soon done removes as well"

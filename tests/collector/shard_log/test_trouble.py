@@ -13,7 +13,8 @@ from collector.epochs import NEVER_CAME
 from collector.log import NOBODY, LogReader, LogUnwritable, ShardWriter
 from collector.log.segment import Segment
 from collector.registry import RegistryUnavailable
-from protocol.records import Assertion, End, Gap, Lost, SourcePayload
+from protocol.plan import Node, PlanDocument
+from protocol.records import Assertion, Declared, End, Gap, Lost, SourcePayload
 from protocol.topics import shard_of
 from protocol.wire.sections import Kind
 from protocol.wire.values import decode
@@ -155,6 +156,26 @@ def test_a_silent_agent_is_retired_once_and_may_return(tmp_path: Path) -> None:
     shard.log.retire()
     shard.log.commit()
     assert len(shard.entries(Kind.RETIRE)) == 2
+    assert findings(shard) == []
+    shard.close()
+
+
+def test_an_agent_that_has_ended_is_retired_if_others_may_send_to_it(tmp_path: Path) -> None:
+    """Nobody waits for an agent that has ended, but for one that takes what others have sent meanwhile."""
+    shard = Shard(tmp_path, retire_after_s=100.0)
+    receiver, source = FakeAgent("receiver", 5), FakeAgent("source", 6)
+    first = {
+        receiver: Node("in", "receive", parameters={"sender": "source", "stream": "s"}),
+        source: Node("in", "source", parameters={"ids": "uid", "watermarks": "ordered", "disorder_ms": 0}),
+    }
+    for agent, node in first.items():
+        nodes = (node, Node("out", "sink", ("in",)))
+        shard.take(agent, agent.framed(0, Declared(PlanDocument(agent.name, "segments", nodes).to_json()), End(0)))
+    shard.now += 101
+    for _ in range(2):
+        shard.log.retire()
+        shard.log.commit()
+    assert [entry.agent for entry in shard.entries(Kind.RETIRE)] == ["receiver"]
     assert findings(shard) == []
     shard.close()
 

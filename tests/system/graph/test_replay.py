@@ -1,0 +1,65 @@
+"""A new checkpoint tells the log once more, to a store that has removed what is old: nothing comes back halfway."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from collector.store import open_store
+from tests.support.graph_oracle import Log
+from tests.support.pipeline import MicroBatch, Pipeline
+from tests.system.graph.city import City, differences
+from threadline.graph_check import check_feed
+
+ROUNDS = 20
+
+
+@pytest.fixture(scope="module")
+def city() -> list[MicroBatch]:
+    count = itertools.count()
+    return list(City(3).rounds(lambda: next(count) == ROUNDS))
+
+
+def tell(store: str, city: list[MicroBatch], query: str, levels: int = 2) -> None:
+    pipeline = Pipeline(levels, 4)
+    with open_store(store).writer() as writer:
+        for rows in city:
+            made = pipeline.run(rows)
+            made.query = query
+            writer.write(made)
+
+
+@pytest.mark.parametrize("before_ts", [-1, 4_500, 10_000, 10**9])
+def test_what_was_removed_stays_removed_and_what_was_not_stays_whole(
+    tmp_path: Path, city: list[MicroBatch], before_ts: int
+) -> None:
+    store = f"sqlite:///{tmp_path / 'graph.db'}"
+    log = Log(levels=2)
+    for rows in city:
+        log.add(rows)
+    tell(store, city, "first")
+    assert differences(store, log) == []
+    with open_store(store).writer() as writer:
+        writer.retain(before_ts)
+    with closing(open_store(store).reader()) as reader:
+        left = (set(reader.every_sink()), set(reader.every_source()), set(reader.every_edge()))
+    tell(store, city, "second")
+    with closing(open_store(store).reader()) as reader:
+        assert (set(reader.every_sink()), set(reader.every_source()), set(reader.every_edge())) == left
+        assert list(reader.every_late()) == []
+        assert check_feed(reader, all_labelled=True) == []
+        for sink in reader.every_sink():
+            assert {edge.id for edge in reader.backward(sink.id)} == set(log.resolve(sink.id).sources)
+
+
+def test_stamps_do_not_go_back_when_the_beginning_is_told_once_more(tmp_path: Path, city: list[MicroBatch]) -> None:
+    store = f"sqlite:///{tmp_path / 'graph.db'}"
+    tell(store, city[: ROUNDS // 2], "first")
+    tell(store, city, "second")
+    with closing(open_store(store).reader()) as reader:
+        assert check_feed(reader, all_labelled=True) == []
+        stamps = [sink.stamp for sink in reader.every_sink()]
+        assert min(stamps) > -(2**62), "what everybody has told has a time, also if all have ended"
