@@ -188,12 +188,13 @@ class Fleet:
             agent.given_up(row.nonce)
 
     def _end(self, name: str, nonce: int) -> None:
-        """A start has ended. It has heard of the starts of its senders that run, and of those with named streams: it
+        """A start has ended. It has heard of the starts of its senders that are known, or have named streams: it
         may have named these itself, and their plans are still to come."""
         agent = self._agent(name)
-        ways = agent.open.get(nonce)
+        ways = agent.ways_of(nonce)
         senders = {sender for sender, _ in ways.receives.values()} if ways else set()
-        heard = {start for sender in senders for start in self._names.agents.get(sender, _NOBODY).open}
+        known = [self._names.agents.get(sender, _NOBODY) for sender in senders]
+        heard = {start for each in known for start in (*each.open, *each.retired)}
         if senders:
             heard |= {each.nonce for each in self._names.streams.values() if each.agent in senders}
         agent.ended(nonce, frozenset(heard))

@@ -104,6 +104,10 @@ class Agent:
         """Nobody waits for it."""
         return not self.open and bool(self.retired)
 
+    def ways_of(self, nonce: int) -> Ways | None:
+        """The plan of a start that has not ended."""
+        return self.open.get(nonce) or self.retired.get(nonce)
+
     def started(self, nonce: int, ways: Ways | None) -> None:
         """A plan: what older starts had promised, they have promised."""
         self.over.update(self.open.keys() | self.retired.keys())
@@ -114,7 +118,8 @@ class Agent:
 
     def ended(self, nonce: int, senders: frozenset[int] = frozenset()) -> None:
         """A start has ended; of its senders it has heard of these starts."""
-        ways = self.open.pop(nonce, None)
+        ways = self.ways_of(nonce)
+        self.open.pop(nonce, None)
         self.retired.pop(nonce, None)
         self.over.add(nonce)
         if ways is not None:

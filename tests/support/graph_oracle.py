@@ -338,6 +338,8 @@ class Log:
             newest = self._newest(sender)
             if newest is None or (sender, newest) in self.retired or sender in (agent, *seen):
                 continue
+            if not required and self.returned.get((sender, newest)) == set():
+                continue  # it has said something since it was retired, but promised nothing
             if (sender, newest) in self.ended:
                 is_new = any(
                     self._promised_before_it_stopped(sender, newest, each["name"], required, (*seen, agent)) < INFINITY
@@ -570,6 +572,9 @@ class GraphOracle:
         for origin in purged:
             if origin in self.log.deliveries:
                 self.log.resolve_into(behind, origin, self.log.deliveries[origin].ts, 1)
+            elif origin in resolved.lost:  # the pipeline cannot know whether it had it once, and the store does not
+                resolved.lost.remove(origin)
+                resolved.cut.discard(origin)
             else:
                 self._found(f"{name} comes late from {self.named(origin)}, which the log does not have")
         reached = edges.keys() | late | behind.sources.keys() | behind.deep.keys()
