@@ -28,9 +28,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 _QUICK = 2
+_USUAL_LIMIT_S = 120
 
 
 def _haste(item: pytest.Item) -> int:
-    if item.get_closest_marker("timeout") is not None:
-        return 0  # it takes so long that it has a limit of its own
+    limit = item.get_closest_marker("timeout")
+    if limit is not None and limit.args[0] > _USUAL_LIMIT_S:
+        return 0
     return 1 if item.nodeid.startswith(("tests/system", "tests/threadline")) else _QUICK

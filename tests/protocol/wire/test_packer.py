@@ -9,6 +9,7 @@ import sys
 import threading
 import types
 from array import array
+from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import PurePosixPath
@@ -297,12 +298,19 @@ def test_a_value_that_is_too_large_is_replaced(value: Any) -> None:
 @pytest.mark.parametrize("kind", [list, tuple, set, collections.deque, lambda many: {"a": list(many)}, dict.fromkeys])
 def test_millions_by_mistake_do_not_take_long(kind: Any) -> None:
     value = kind(range(1_000_000))
-    before = process_time()
-    msgpack.pack(list(range(100_000)), str)
-    a_tenth = process_time() - before
-    (found,) = arrived(value)
-    assert found["bytes"] > MOST_BYTES
-    assert process_time() - before - a_tenth < 5 * a_tenth, "as if they had been written"
+    a_tenth = least_time(lambda: msgpack.pack(list(range(100_000)), str))
+    assert arrived(value)[0]["bytes"] > MOST_BYTES
+    assert least_time(lambda: arrived(value)) < 5 * a_tenth, "as if they had been written"
+
+
+def least_time(work: Callable[[], object]) -> float:
+    """CPU seconds, at best: others may be using the same caches."""
+    found: list[float] = []
+    for _ in range(3):
+        before = process_time()
+        work()
+        found.append(process_time() - before)
+    return min(found)
 
 
 def test_a_large_array_costs_only_itself() -> None:
