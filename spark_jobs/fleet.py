@@ -4,8 +4,9 @@ From the plans follows which sinks a source stream can reach, over all agents, a
 contribute there. From progress follows how far each sink has come. Together they bound what may still be told: a tuple
 of stream S with ts < bound(S) will be named by no sink tuple any more.
 
-Each bucket of each stage keeps the same fleet, as each is given all control rows. Between shards these come in no
-particular order, so nothing here depends on it.
+Each bucket of each stage keeps the same fleet, as each is given all control rows, shard by shard. Shards are not in
+step with each other, so the order between them means nothing, but for one thing: an agent that ends is taken to have
+heard of the starts that are known by then.
 """
 
 from __future__ import annotations

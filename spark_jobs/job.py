@@ -97,7 +97,7 @@ class Job:
                 query.stop()
         except PySparkException as error:
             _LOG.debug("the query failed", exc_info=True)
-            if self._is_ended_with_us():
+            if sink.failure is None and self._is_ended_with_us():
                 return
             raise JobFailed(_reason(error, sink)) from error
         except (Py4JError, OSError) as error:

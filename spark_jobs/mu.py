@@ -57,7 +57,7 @@ class Mu:
         for sink, hold in before.hold.items():
             waiting.add(sink, hold, before.oldest[sink])
         told = waiting.packed()
-        passing = _PASSING if self._level == self._levels else (*_PASSING, Kind.SENT)
+        passing = _PASSING if self.is_last else (*_PASSING, Kind.SENT)
         out = [chunk for chunk in chunks if chunk.kind in passing or chunk.kind >= Kind.ROWS]
         out += work.out()
         out += [Chunk(Kind.WAITING, each, told) for each in range(self._buckets)]

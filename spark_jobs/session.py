@@ -168,7 +168,7 @@ def _end_jvm() -> None:
 
 
 def _why(error: Exception, checkpoint: Checkpoint) -> str:
-    """What Java says went wrong, or the last that it said at all."""
+    """What Java says went wrong, or the first that it said at all."""
     if isinstance(error, Py4JJavaError):
         return str(error.java_exception.getMessage()).splitlines()[0]
     lines = [line.strip() for line in checkpoint.spark_log.read_text(errors="replace").splitlines()]

@@ -1,35 +1,30 @@
-"""Runs the Spark job: gives it the log and the store, which it knows only as interfaces, and tidies up both."""
+"""Runs the Spark job: gives it the log and the store, which it knows only as interfaces."""
 
 from __future__ import annotations
 
 import logging
 import re
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from collector.log import LogError, Position, remove_segments
-from collector.log.layout import segment_numbers, segment_path, shard_folder
-from collector.store import Removed, StoreError, StoreUnavailable, StoreWriter, open_store
+from collector.store import StoreError, StoreUnavailable, StoreWriter, open_store
 from protocol.graph import GraphBatch
 from spark_jobs.checkpoint import CheckpointUnusable, Settings, made_with
 from spark_jobs.java import NoJava
 from spark_jobs.job import Job, JobFailed, JobOptions
-from spark_jobs.log_source import Log, LogUnreadable, passed
+from spark_jobs.log_source import Log, LogUnreadable
 from spark_jobs.native_end import EndingLog, horizon_of
 from spark_jobs.native_mu import NativeOptions
 from spark_jobs.pipeline import Pipeline, ank_1, ank_n
 from spark_jobs.placement import Placement
 from spark_jobs.progress import CannotServe
 from spark_jobs.session import SessionFailed, SessionOptions
+from threadline.retention import remove_passed, remove_results, removing
 from threadline.segment_log import SegmentLog
 
 _LOG = logging.getLogger(__name__)
 _RETRY_S = 1.0
-_REMOVE_EVERY_S = 60.0  # at the most; if things are kept for long, a tenth of that time, up to an hour
 
 
 class SparkUnusable(RuntimeError):
@@ -161,54 +156,3 @@ def parse_duration_s(text: str) -> float:
     if match is None:
         raise ValueError(f"{text!r} is no time such as 1s or 200ms")
     return float(match[1]) / (1000 if match[2] == "ms" else 1)
-
-
-@contextmanager
-def removing(after_s: float | None, remove: Callable[[float], object], *, at_last: bool = False) -> Iterator[None]:
-    """Meanwhile, remove what is older than so many seconds, again and again, and, if asked for, when all is done."""
-    if after_s is None:
-        yield
-        return
-    done = threading.Event()
-
-    def remove_now() -> None:
-        try:
-            remove(after_s)
-        except (OSError, ValueError, LogError, StoreError) as error:
-            _LOG.warning("what is old is not removed error=%s", error)
-
-    def keep_removing() -> None:
-        while not done.wait(max(_REMOVE_EVERY_S, min(after_s / 10, 3_600.0))):
-            remove_now()
-
-    thread = threading.Thread(target=keep_removing, name="retention", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-    if at_last:
-        remove_now()
-
-
-def remove_passed(log: Path, checkpoint: Path, after_s: float) -> dict[int, list[int]]:
-    """Delete the segments that the checkpoint has passed and that were last written so long ago; say which."""
-    removed: dict[int, list[int]] = {}
-    for shard, (segment, _) in passed(checkpoint).items():
-        folder = shard_folder(log, shard)
-        old = time.time() - after_s
-        young = [number for number in segment_numbers(folder) if segment_path(folder, number).stat().st_mtime > old]
-        gone = remove_segments(log, shard, Position(min([segment, *young]), 0))
-        if gone:
-            removed[shard] = gone
-            _LOG.info("segments removed shard=%d segments=%d-%d", shard, gone[0], gone[-1])
-    return removed
-
-
-def remove_results(store: StoreWriter, after_s: float) -> Removed:
-    """Delete results that are complete and so old, and readings that have expired and that no result is left of."""
-    removed = store.retain(int((time.time() - after_s) * 1000))
-    if removed.sinks or removed.sources:
-        _LOG.info("results removed sinks=%d sources=%d edges=%d", removed.sinks, removed.sources, removed.edges)
-    return removed
