@@ -10,12 +10,13 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -29,6 +30,7 @@ from spark_jobs.job import Job, JobFailed, JobOptions
 from spark_jobs.log_source import passed
 from spark_jobs.placement import Placement, hash_of
 from spark_jobs.session import SessionOptions, start_session, stop_session
+from spark_jobs.sink import GraphSink
 from tests.collector.log.batches import NextSeqs, batch
 from tests.spark_jobs.counting import POISON, CountedBatch, counting
 from tests.spark_jobs.test_ank_n import ank_n_without_windows
@@ -219,3 +221,22 @@ def _if_the_jvm_dies_the_job_says_so(fixture: Fixture) -> None:
         gateway: Any = SparkContext._gateway
         gateway.proc.kill()
         gateway.proc.wait()
+
+
+@pytest.mark.parametrize("failure", [OSError("the disk is full"), None])
+def test_a_store_that_fails_while_the_job_stops_is_a_failure(tmp_path: Path, failure: Exception | None) -> None:
+    """If only Spark has ended, it was told to stop like the job."""
+    stopping = threading.Event()
+
+    class Ending(Job):
+        def _started(self, spark: SparkSession, checkpoint: Checkpoint, sink: GraphSink) -> NoReturn:
+            stopping.set()
+            sink.failure = failure
+            raise PySparkException("the query has ended")
+
+    with opened(tmp_path, SETTINGS, {}) as checkpoint:
+        options = JobOptions(checkpoint.folder, PLACEMENT, SETTINGS)
+        job = Ending(options, counting(PLACEMENT, []), SegmentLog(tmp_path), ListWriter(), stopping)
+        no_spark: Any = None
+        with pytest.raises(JobFailed, match="the disk is full") if failure else nullcontext():
+            job.stream(no_spark, checkpoint)
