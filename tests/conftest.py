@@ -1,4 +1,8 @@
-"""Hypothesis profiles (`ci` for every run, `soak` for `make soak`), and the order of tests."""
+"""Hypothesis profiles, and the order of tests.
+
+`ci`, for every run, takes the same examples each time: what fails then is the change. `soak`, for `make soak`, takes
+many more and others each time: it is the one that searches.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,8 @@ import os
 import pytest
 from hypothesis import settings
 
-settings.register_profile("ci", max_examples=100, derandomize=False, deadline=None, print_blob=True)
-settings.register_profile("soak", settings.get_profile("ci"), max_examples=2_000)
+settings.register_profile("ci", max_examples=100, derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("soak", settings.get_profile("ci"), max_examples=2_000, derandomize=False)
 settings.load_profile("ci")
 
 

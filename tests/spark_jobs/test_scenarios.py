@@ -36,7 +36,7 @@ from tests.support.fleet_log import (
     TooMuch,
     scenarios,
 )
-from tests.support.graph_oracle import GraphOracle, last_promises
+from tests.support.graph_oracle import GraphOracle
 from tests.support.oracle import (
     Aggregate,
     Filter,
@@ -54,6 +54,7 @@ from tests.support.oracle import (
     Union,
 )
 from tests.support.pipeline import CheckedPipeline, MicroBatch, Pipeline, plain
+from tests.support.told_log import last_promises
 
 some_examples = settings(max_examples=max(10, settings().max_examples // 7))
 """An example is a whole fleet."""

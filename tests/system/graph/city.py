@@ -21,8 +21,8 @@ from collector.store import open_store
 from protocol.records import END_OF_TIME, Origin
 from tests.spark_jobs.rows import document, receive, send, sink, source, window
 from tests.support.fleet_log import Shards, Speaker
-from tests.support.graph_oracle import Log
 from tests.support.pipeline import MicroBatch
+from tests.support.told_log import Log
 from threadline.graph_check import check_feed
 
 ROUND_MS = 1_000

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from collector.store import open_store
-from tests.support.graph_oracle import Log
+from tests.support.told_log import Log
 from tests.support.waiting import wait_until
 from tests.system.graph.city import City, DiskLog, differences
 from threadline.lab import SparkService, free_port

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from collector.store import open_store
-from tests.support.graph_oracle import Log
 from tests.support.pipeline import MicroBatch, Pipeline
+from tests.support.told_log import Log
 from tests.system.graph.city import City, differences
 from threadline.graph_check import check_feed
 

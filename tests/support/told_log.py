@@ -1,0 +1,485 @@
+"""What the graph must be, by definition: computed anew from the whole log after every micro-batch, nothing clever.
+
+`Log` holds all that a prefix of the log says. From it follow the sink vertices, the edges (references resolved
+recursively over everything that the log holds), which sink tuples are settled, and between which bounds the labels of
+source tuples lie. Nothing here is shared with the pipeline.
+
+Labels. A source tuple s of stream S may be labelled when s.ts < min(W(K), hold(K)) - U(S, K) for every reachable sink
+K, and then it must be. W(K) is held back by each tuple k of K that waits for a sent tuple: to k.ts. Two bounds are
+computed, because in some places the design leaves freedom. `required` is the safe side, and `allowed` the bold one:
+
+* where there are length windows, or may be, a tuple k that waits may have older sources than k.ts - U. So it may hold
+  back its sink (required) to what the sink had promised before its micro-batch, or to what the sent tuple's own stream
+  has promised, plus U from there; or (allowed) to k.ts only, as long as nothing is late because of it;
+* a crashed agent that is back counts with what its new start has promised (required) or its old one (allowed);
+* a retired agent that is back counts from its first row (required), or for each stream from its next Progress
+  (allowed); until then, tuples that wait for what it has sent hold back (required), or not (allowed);
+* after a retirement (`late`), a sent tuple may be gone when something refers to it: a pipeline may find that out only
+  when the promise of its stream has passed it; until then the sink tuple may wait (required) or not (allowed);
+* an agent that has ended is waited for as long as others may send to it. Whether it had heard of a start of theirs is
+  not known if both come in one micro-batch (not: required; it had: allowed);
+* a gap may name a tuple of which later parts come: what these tell of a sent tuple may be left out;
+* plans of all starts of an agent count (required), or only that of the source's own start, and the newest where that
+  is not known, or of other agents (allowed).
+
+Edges are due when the log has what they need; behind a sent tuple that is told in parts, when it has all of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
+
+from protocol.chunks import SEQ_BITS, read_deliveries, read_progress
+from protocol.ids import StreamId
+from protocol.records import BEGINNING, END_OF_TIME, Gap
+from protocol.row import Row
+from protocol.wire.sections import Kind, decode_section
+from protocol.wire.values import decode
+
+INFINITY = float("inf")
+Bound = float
+"""A time: an int, or one of the two infinities."""
+Start = tuple[str, int]
+"""An agent and the nonce of one of its starts."""
+Place = tuple[str, str]
+"""An agent and a stream of it, whatever the start."""
+
+
+class Origin(NamedTuple):
+    id: int
+    ts: int
+    remote: bool
+
+
+@dataclass
+class Delivered:
+    """A tuple that reached a sink or a send, as far as the log has told it."""
+
+    ts: int
+    sent: bool
+    micro_batch: int
+    promise: Bound
+    """What its stream had promised before the micro-batch that told it first."""
+    origins: list[Origin] = field(default_factory=list)
+    parts: int = 0
+    """So many parts of it have come."""
+    other_parts: int = 0
+    """So many parts there are besides each of them."""
+
+
+@dataclass
+class Resolved:
+    """Where a sink tuple came from."""
+
+    sources: dict[int, int] = field(default_factory=dict)
+    deep: dict[int, int] = field(default_factory=dict)
+    """Sent tuples behind more agents than the pipeline has levels."""
+    lost: set[int] = field(default_factory=set)
+    cut: set[int] = field(default_factory=set)
+    """Deliveries, the sink tuple included, of which further origins will never come."""
+    waiting: set[int] = field(default_factory=set)
+    """What has to come before all is known, the sink tuple included."""
+    may_wait: set[int] = field(default_factory=set)
+    """Sent tuples that may be gone, of which the pipeline does not know yet that they have come."""
+    sure: set[int] = field(default_factory=set)
+    """Sources, and sent tuples that are too deep, without those behind sent tuples that may wait, or of which only some
+    parts have come."""
+
+
+class Log:
+    """All that the log has said so far."""
+
+    def __init__(self, levels: int, late: bool = False) -> None:
+        self.levels = levels
+        self.late = late
+        self.micro_batch = 0
+        self.streams: dict[int, tuple[str, int, str]] = {}
+        self.plans: dict[Start, dict[str, Any]] = {}
+        self.starts: dict[str, list[int]] = {}
+        """The nonces of an agent, as they came."""
+        self.deliveries: dict[int, Delivered] = {}
+        self.progress: dict[int, tuple[Bound, Bound]] = {}
+        self.ended: set[Start] = set()
+        self.told_at: dict[Start, int] = {}
+        """The micro-batch of a plan."""
+        self.ended_at: dict[Start, int] = {}
+        self.named_at: dict[Start, int] = {}
+        """The micro-batch in which a stream of a start was named first."""
+        self.retired: set[Start] = set()
+        """Of which nothing has come since."""
+        self.returned: dict[Start, set[int]] = {}
+        """Of starts that were retired: the streams that have promised something since."""
+        self.gaps: list[tuple[str, Gap]] = []
+        self.core_rows: list[Row] = []
+
+    def add(self, micro_batch: Mapping[int, Sequence[Row]]) -> None:
+        """The rows of all shards."""
+        self.micro_batch += 1
+        before = dict(self.progress)
+        self.core_rows = [row for rows in micro_batch.values() for row in rows]
+        for row in self.core_rows:
+            self._add_row(row, before)
+
+    def _add_row(self, row: Row, before: Mapping[int, tuple[Bound, Bound]]) -> None:
+        start = (row.agent, row.nonce)
+        if row.kind == Kind.SNAPSHOT:  # what the log has said before
+            return
+        if row.kind == Kind.RETIRE:
+            self.retired.add(start)
+            self.returned[start] = set()
+            return
+        self.retired.discard(start)
+        if row.nonce not in self.starts.setdefault(row.agent, []):
+            self.starts[row.agent].append(row.nonce)
+        match row.kind:
+            case Kind.REGISTER:
+                number, agent, _, name, nonce = decode(row.data)
+                self.streams[number] = (agent, nonce, name)
+                self.named_at.setdefault((agent, nonce), self.micro_batch)
+            case Kind.PLAN:
+                [declared] = _records(row)
+                self.plans[start] = json.loads(declared.plan)
+                self.told_at[start] = self.micro_batch
+            case Kind.DELIVERY:
+                self._add_deliveries(row.data, before)
+            case Kind.PROGRESS:
+                chunk = read_progress(row.data)
+                for number, watermark, hold in zip(*(column.tolist() for column in _columns(chunk)), strict=True):
+                    self.progress[number] = (_time(watermark), _time(hold))
+                    if start in self.returned:
+                        self.returned[start].add(number)
+            case Kind.GAP:
+                self.gaps += [(row.agent, gap) for gap in _records(row)]
+            case Kind.END:
+                self.ended.add(start)
+                self.ended_at[start] = self.micro_batch
+
+    def _add_deliveries(self, data: bytes, before: Mapping[int, tuple[Bound, Bound]]) -> None:
+        chunk = read_deliveries(data)
+        at = 0
+        for place, number in enumerate(chunk.id.tolist()):
+            end = at + int(chunk.count[place])
+            if number not in self.deliveries:
+                promise = min(before.get(number >> SEQ_BITS, (-INFINITY, -INFINITY)))
+                self.deliveries[number] = Delivered(
+                    int(chunk.ts[place]), bool(chunk.sent[place]), self.micro_batch, promise
+                )
+            delivered = self.deliveries[number]
+            columns = chunk.origin_id[at:end], chunk.origin_ts[at:end], chunk.remote[at:end]
+            delivered.origins += [
+                Origin(origin, ts, bool(remote))
+                for origin, ts, remote in zip(*(column.tolist() for column in columns), strict=True)
+            ]
+            delivered.parts += 1
+            delivered.other_parts = int(chunk.part[place]) & 0xFF
+            at = end
+
+    @property
+    def sink_tuples(self) -> dict[int, Delivered]:
+        return {number: each for number, each in self.deliveries.items() if not each.sent}
+
+    @property
+    def all_ended(self) -> bool:
+        """Every agent has ended its newest start, and nobody is named that never came."""
+        named = {
+            to
+            for plan in self.plans.values()
+            for node in plan["nodes"]
+            if node["operator"] == "send"
+            for to in node["parameters"]["to"]
+        }
+        return all((agent, nonces[-1]) in self.ended for agent, nonces in self.starts.items()) and named <= {
+            agent for agent, _ in self.plans
+        }
+
+    # Origins
+
+    def never_comes(self, number: int, ts: int) -> bool:
+        """Whether what the log does not have of a tuple will never be in it."""
+        return self._has_passed(number, ts) or self._is_named_lost(number)
+
+    def _has_passed(self, number: int, ts: int) -> bool:
+        """Whether the stream of a tuple has ended, or has promised that nothing as old will come."""
+        agent, nonce, _ = self.streams[number >> SEQ_BITS]
+        if (agent, nonce) in self.ended or (nonce in self.starts.get(agent, []) and self.starts[agent][-1] != nonce):
+            return True
+        return self.progress.get(number >> SEQ_BITS, (-INFINITY, 0))[0] > ts
+
+    def _is_named_lost(self, number: int) -> bool:
+        """Whether a gap names a tuple. If only its first parts are lost, others may come all the same."""
+        agent, nonce, name = self.streams[number >> SEQ_BITS]
+        seq = number & (1 << SEQ_BITS) - 1
+        return any(
+            lost.name == name and lost.first <= seq <= lost.last
+            for told_by, gap in self.gaps
+            if (told_by, gap.nonce) == (agent, nonce)
+            for lost in gap.tuples
+        )
+
+    def resolve(self, number: int) -> Resolved:
+        """Where a sink tuple came from."""
+        found = Resolved()
+        self.resolve_into(found, number, self.deliveries[number].ts, 0)
+        return found
+
+    def resolve_into(
+        self, found: Resolved, number: int, ts: int, depth: int, referred: int = 0, is_sure: bool = True
+    ) -> None:
+        """The same for any delivery, which stands so many agents behind the sink and was referred to by then."""
+        delivered = self.deliveries.get(number)
+        if delivered is None or delivered.parts <= delivered.other_parts:
+            if not self.never_comes(number, ts):
+                found.waiting.add(number)
+                is_sure = is_sure and depth == 0
+            elif delivered is None:
+                found.lost.add(number)
+            else:
+                found.cut.add(number)
+                if not self._has_passed(number, ts):
+                    found.may_wait.add(number)
+                if self._is_named_lost(number):  # then nobody has to wait for those of its parts that come
+                    is_sure = is_sure and depth == 0
+        if delivered is not None:
+            if self.late and delivered.micro_batch < referred and not self.never_comes(number, ts):
+                found.may_wait.add(number)
+                is_sure = False
+            referred = max(referred, delivered.micro_batch)
+        for origin in [] if delivered is None else delivered.origins:
+            if origin.remote and depth < self.levels:
+                self.resolve_into(found, origin.id, origin.ts, depth + 1, referred, is_sure)
+                continue
+            table = found.deep if origin.remote else found.sources
+            table[origin.id] = origin.ts
+            if is_sure:
+                found.sure.add(origin.id)
+
+    # Labels
+
+    def delays(self, agent: str, nonce: int, name: str, required: bool) -> dict[Place, int]:
+        """U by sink for a source or send stream: every path is walked. An agent that is named, but has told no plan, is
+        a sink without a name."""
+        found: dict[Place, int] = {}
+        for at, total in self._walk(agent, nonce, name, required):
+            found[at] = max(found.get(at, 0), total)
+        return found
+
+    def _walk(self, agent: str, nonce: int, name: str, required: bool) -> Iterator[tuple[Place, int]]:
+        for plan in self._plans_of(agent, required, nonce):
+            for node in plan["nodes"]:
+                if node["operator"] == "source" and node["name"] == name:
+                    yield from self._onward(agent, plan, node, 0, required)
+                elif node["operator"] == "send" and node["parameters"]["stream"] == name:
+                    yield from self._crossing(agent, node, 0, required)
+
+    def _onward(
+        self, agent: str, plan: dict[str, Any], node: dict[str, Any], total: int, required: bool
+    ) -> Iterator[tuple[Place, int]]:
+        total += _window_ms(node)
+        if node["operator"] == "sink":
+            yield (agent, node["name"]), total
+        elif node["operator"] == "send":
+            yield from self._crossing(agent, node, total, required)
+        for consumer in plan["nodes"]:
+            if node["name"] in consumer.get("inputs", []):
+                yield from self._onward(agent, plan, consumer, total, required)
+
+    def _crossing(self, agent: str, send: dict[str, Any], total: int, required: bool) -> Iterator[tuple[Place, int]]:
+        for receiver in send["parameters"]["to"]:
+            plans = self._plans_of(receiver, required)
+            if not plans:
+                yield (receiver, ""), 0
+            for plan in plans:
+                for node in plan["nodes"]:
+                    wanted = {"sender": agent, "stream": send["parameters"]["stream"]}
+                    if node["operator"] == "receive" and node["parameters"] == wanted:
+                        yield from self._onward(receiver, plan, node, total, required)
+
+    def _plans_of(self, agent: str, required: bool, nonce: int | None = None) -> list[dict[str, Any]]:
+        """Of all starts of the agent, or of the newest or the given one."""
+        told = [self.plans[agent, each] for each in self.starts.get(agent, []) if (agent, each) in self.plans]
+        if required:
+            return told
+        return [plan] if nonce is not None and (plan := self.plans.get((agent, nonce))) else told[-1:]
+
+    def has_plan(self, agent: str, nonce: int | None) -> bool:
+        """Whether a start of the agent has told its plan, or any start."""
+        return any(start == (agent, start[1] if nonce is None else nonce) for start in self.plans)
+
+    def promise(self, agent: str, sink: str, required: bool) -> Bound:
+        """min(W, hold) of a sink, as far as it holds anything back; INFINITY if nothing more is expected of it."""
+        starts = [nonce for nonce in self.starts.get(agent, []) if (agent, nonce) in self.plans]
+        if not starts:
+            return INFINITY if any(name == agent for name, _ in self.retired) else -INFINITY
+        newest = (agent, starts[-1])
+        if newest in self.retired:
+            return INFINITY
+        if newest in self.ended:
+            return self._promised_before_it_stopped(*newest, sink, required)
+        promise = self._promised(agent, starts[-1], sink, required)
+        if not required:
+            for nonce in starts[:-1]:
+                if (agent, nonce) not in self.ended and (agent, nonce) not in self.returned:
+                    promise = max(promise, self._promised(agent, nonce, sink, required))
+        return promise
+
+    def _promised_before_it_stopped(
+        self, agent: str, nonce: int, sink: str, required: bool, seen: tuple[str, ...] = ()
+    ) -> Bound:
+        """Of an agent that has ended: as long as others send to it, it may start again and take what it has not taken.
+        If it had come to the end of that, it has taken all, but for what comes of later starts of its senders."""
+        found: Bound = INFINITY
+        plan = self.plans[agent, nonce]
+        for node in plan["nodes"]:
+            if node["operator"] != "receive" or not self._leads_to(plan, node, sink):
+                continue
+            sender = node["parameters"]["sender"]
+            newest = self._newest(sender)
+            if newest is None or (sender, newest) in self.retired or sender in (agent, *seen):
+                continue
+            if not required and self.returned.get((sender, newest)) == set():
+                continue  # it has said something since it was retired, but promised nothing
+            if (sender, newest) in self.ended:
+                is_new = any(
+                    self._promised_before_it_stopped(sender, newest, each["name"], required, (*seen, agent)) < INFINITY
+                    for each in self.plans[sender, newest]["nodes"]
+                    if each["operator"] in ("sink", "send")
+                )
+                if not is_new:
+                    continue
+            else:
+                heard_at = min(
+                    self.told_at[sender, newest],
+                    self.named_at.get((sender, newest), self.micro_batch + 1),
+                )
+                is_new = heard_at > self.ended_at[agent, nonce] - required
+            numbers = [
+                number
+                for number, stream in self.streams.items()
+                if stream in ((agent, nonce, sink), (agent, nonce, self._stream_of(plan, sink)))
+            ]
+            reached = min(self.progress.get(numbers[0], (-INFINITY, 0))) if numbers else -INFINITY
+            found = min(found, -INFINITY if reached == INFINITY and is_new else reached)
+        return found
+
+    def _stream_of(self, plan: dict[str, Any], name: str) -> str:
+        """What a sink or a send is called in ids."""
+        (node,) = (node for node in plan["nodes"] if node["name"] == name)
+        return str(node.get("parameters", {}).get("stream", name))
+
+    def _leads_to(self, plan: dict[str, Any], node: dict[str, Any], name: str) -> bool:
+        followers = [each for each in plan["nodes"] if node["name"] in each.get("inputs", [])]
+        return node["name"] == name or any(self._leads_to(plan, each, name) for each in followers)
+
+    def _newest(self, agent: str) -> int | None:
+        """The newest start of an agent that has told its plan."""
+        return next((each for each in reversed(self.starts.get(agent, [])) if (agent, each) in self.plans), None)
+
+    def _promised(self, agent: str, nonce: int, sink: str, required: bool) -> Bound:
+        numbers = [number for number, stream in self.streams.items() if stream == (agent, nonce, sink)]
+        is_away = (agent, nonce) in self.returned and not self.returned[agent, nonce].intersection(numbers)
+        if is_away and not required:
+            return INFINITY
+        if numbers:
+            return min(self.progress.get(numbers[0], (-INFINITY, 0)))
+        names = [node["name"] for node in self.plans[agent, nonce]["nodes"] if node["operator"] == "sink"]
+        return -INFINITY if sink in names else INFINITY
+
+    def _is_away(self, number: int) -> bool:
+        """Whether its agent was retired, and the stream has promised nothing since."""
+        start = self.streams[number][:2]
+        return start in self.returned and number not in self.returned[start]
+
+    @property
+    def _has_length_windows(self) -> bool:
+        """Somewhere in the fleet, or in a plan that has not come."""
+        nodes = [node for plan in self.plans.values() for node in plan["nodes"]]
+        senders = {node["parameters"]["sender"] for node in nodes if node["operator"] == "receive"}
+        known = {agent for agent, _ in self.plans}
+        if not senders | {agent for agent, *_ in self.streams.values()} <= known:
+            return True
+        return any(node.get("parameters", {}).get("window", {}).get("kind") == "length" for node in nodes)
+
+    def _promised_behind(self, number: int, sink: Place) -> Bound:
+        """What a sent tuple that has not come may bring to a sink at the worst, by the promise of its stream."""
+        stream = self.streams[number >> SEQ_BITS]
+        promise = min(self.progress.get(number >> SEQ_BITS, (-INFINITY, 0)))
+        return promise + self.delays(*stream, required=False).get(sink, 0)
+
+    def held_back(self, required: bool) -> dict[Place, Bound]:
+        """To when each sink is held back by tuples of it that wait."""
+        found: dict[Place, Bound] = {}
+        for number, each in self.sink_tuples.items():
+            resolved = self.resolve(number)
+            waiting = resolved.waiting | resolved.may_wait
+            if not required:
+                waiting = {one for one in resolved.waiting if not self._is_away(one >> SEQ_BITS)}
+            if waiting:
+                agent, _, name = self.streams[number >> SEQ_BITS]
+                bound: Bound = each.ts
+                if required and self._has_length_windows:
+                    bound = min(bound, each.promise, *[self._promised_behind(one, (agent, name)) for one in waiting])
+                found[agent, name] = min(bound, found.get((agent, name), INFINITY))
+        return found
+
+    def bounds(self, required: bool) -> Bounds:
+        """Below which times the tuples of each stream must or may be labelled."""
+        return Bounds(self, self.held_back(required), required)
+
+
+class Bounds:
+    """Found when they are asked for."""
+
+    def __init__(self, log: Log, held_back: Mapping[Place, Bound], required: bool) -> None:
+        self._log = log
+        self._held_back = held_back
+        self._required = required
+        self._found: dict[int, Bound] = {}
+
+    def of(self, number: int) -> Bound:
+        """Of a stream, by its number."""
+        if number not in self._found:
+            self._found[number] = self._of(*self._log.streams[number])
+        return self._found[number]
+
+    def _of(self, agent: str, nonce: int, name: str) -> Bound:
+        log = self._log
+        if not log.has_plan(agent, nonce if self._required else None):
+            return -INFINITY
+        bounds = [
+            min(log.promise(*place, self._required), self._held_back.get(place, INFINITY)) - delay
+            for place, delay in log.delays(agent, nonce, name, self._required).items()
+        ]
+        return min(bounds, default=-INFINITY if self._required else INFINITY)
+
+
+def _records(row: Row) -> list[Any]:
+    return cast("list[Any]", decode_section(Kind(row.kind), row.data, StreamId(row.agent, 0, "", row.nonce)))
+
+
+def _columns(chunk: Any) -> list[Any]:
+    return [chunk.stream, chunk.watermark, chunk.hold]
+
+
+def last_promises(rows: Iterable[Row]) -> dict[int, tuple[int, int]]:
+    """Of each stream only the last one matters."""
+    found: dict[int, tuple[int, int]] = {}
+    for row in rows:
+        if row.kind == Kind.PROGRESS:
+            for number, *promise in zip(
+                *(column.tolist() for column in _columns(read_progress(row.data))), strict=True
+            ):
+                found[number] = (promise[0], promise[1])
+    return found
+
+
+def _time(ts: int) -> Bound:
+    return {BEGINNING: -INFINITY, END_OF_TIME: INFINITY}.get(ts, ts)
+
+
+def _window_ms(node: dict[str, Any]) -> int:
+    window = node.get("parameters", {}).get("window", {})
+    keys = {"time": ["size_ms"], "band": ["distance_ms"], "recent": ["size_ms", "left_ms", "right_ms"], "length": []}
+    return max([window[key] for key in keys[window["kind"]] if key in window], default=0) if window else 0
