@@ -217,10 +217,13 @@ def _a_removed_segment_is_said_in_one_line(fixture: Fixture) -> None:
 
 
 def _if_the_jvm_dies_the_job_says_so(fixture: Fixture) -> None:
-    with pytest.raises(JobFailed, match=r"\ASpark's process has ended: .*spark\.log may say why\Z"), fixture.running():
-        gateway: Any = SparkContext._gateway
+    gateway: Any = SparkContext._gateway
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(fixture.job(once=False).stream, fixture.spark, fixture.checkpoint)
         gateway.proc.kill()
         gateway.proc.wait()
+        with pytest.raises(JobFailed, match=r"\ASpark's process has ended: .*spark\.log may say why\Z"):
+            ended.result()
 
 
 @pytest.mark.parametrize("failure", [OSError("the disk is full"), None])
