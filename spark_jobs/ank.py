@@ -16,12 +16,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.chunks import OTHER_PARTS, SEQ_BITS, Numbers, pack, unpack
+from protocol.chunks import OTHER_PARTS, SEQ_BITS, Numbers, pack
 from protocol.graph import EdgeFlag, Reason, SinkFlag
 from protocol.records import BEGINNING, END_OF_TIME
 from spark_jobs.chunks import Chunk, Kind, joined
 from spark_jobs.fleet import Fleet
-from spark_jobs.shelf import Columns, Groups, Layout, Shelf
+from spark_jobs.limits import Limits
+from spark_jobs.shelf import Columns, Groups, Layout, Shelf, by_stream
 from spark_jobs.split import read_control
 from spark_jobs.state import State
 from spark_jobs.waiting import Waiting, read_waiting
@@ -62,11 +63,10 @@ class _Work:
     def __init__(self, state: State, bucket: int, fleet: Fleet, waiting: Waiting) -> None:
         self._state, self._bucket, self._fleet, self._waiting = state, bucket, fleet, waiting
         self._frontiers = fleet.frontiers(waiting)
-        self._sources = Shelf(state, "sources", _SOURCES, time=1, groups=_of_sources)
+        self._sources = Shelf(state, "sources", _SOURCES, time=1, groups=by_stream)
         self._pending = Shelf(state, "pending", _PENDING, time=1, groups=_of_pending)
-        self._pairs = Shelf(state, "pairs", _PAIRS, time=1, groups=_of_pairs)
-        self._labelled = _read_labelled(state)
-        self._labelled_before = dict(self._labelled)
+        self._pairs = Shelf(state, "pairs", _PAIRS, time=1, groups=by_stream)
+        self._labelled = Limits(state, "labelled")
         self._latest = BEGINNING  # of the sink tuples that are told now
         self.out: list[Chunk] = []
 
@@ -142,9 +142,7 @@ class _Work:
             columns = (sinks, sink_times, sources, times, parts, flags)
             sinks, sink_times, sources, times, parts, flags = (column[is_new] for column in columns)
         self._remember(sinks, sink_times, sources, parts)
-        streams, which = np.unique(sources >> SEQ_BITS, return_inverse=True)
-        labelled = np.array([self._labelled_before.get(each, BEGINNING) for each in streams.tolist()], "<i8")
-        is_late = times < labelled[which] if len(streams) else np.zeros(0, bool)
+        is_late = times < self._labelled.of(sources >> SEQ_BITS)
         if is_late.any():
             reasons = np.full(int(is_late.sum()), Reason.AFTER_LABEL, "u1")
             self._tell(Kind.LATE, sinks[is_late], sources[is_late], times[is_late], reasons)
@@ -234,7 +232,7 @@ class _Work:
         for number in np.unique(streams).tolist():
             bound = self._frontiers.bound(number)
             below = bound if bound < END_OF_TIME else int(times[streams == number].max()) + 1
-            self._labelled[number] = max(below, self._labelled.get(number, BEGINNING))
+            self._labelled.rise(number, below)
 
     # The end of the micro-batch
 
@@ -242,13 +240,11 @@ class _Work:
         """Keep everything, and tell how much that is."""
         for shelf in (self._sources, self._pending, self._pairs):
             shelf.save()
-        for number, before in self._labelled.items():
+        for number in self._labelled.streams:
             bound = self._frontiers.bound(number)
-            if before < bound < END_OF_TIME:
-                self._labelled[number] = bound
-        if self._labelled != self._labelled_before:
-            columns = [np.array(list(column), "<i8") for column in (self._labelled.keys(), self._labelled.values())]
-            self._state.put("labelled", 0, pack(columns))
+            if bound < END_OF_TIME:
+                self._labelled.rise(number, bound)
+        self._labelled.save()
         self._tell(Kind.STAMP, np.array([self._stamp()], "<i8"))
         kept = [LEVEL, len(self._sources), len(self._pending), len(self._pairs)]
         self._tell(Kind.FIGURES, np.array(kept, "<i8"))
@@ -283,26 +279,7 @@ def _contains(sinks: Numbers, sources: Numbers, wanted_sinks: Numbers, wanted_so
     return np.isin(which[len(sinks) :], which[: len(sinks)])
 
 
-def _of_sources(columns: Columns) -> Groups:
-    streams = columns[0] >> SEQ_BITS
-    nothing = np.zeros(len(streams), "<i8")
-    return Groups(streams, nothing, columns[1], nothing, nothing)
-
-
 def _of_pending(columns: Columns) -> Groups:
     """The second stream is no stream: 1 if there are more parts to come."""
     nothing = np.zeros(len(columns[0]), "<i8")
     return Groups(columns[0] >> SEQ_BITS, (columns[3] <= columns[4]).astype("<i8"), columns[1], nothing, nothing)
-
-
-def _of_pairs(columns: Columns) -> Groups:
-    nothing = np.zeros(len(columns[0]), "<i8")
-    return Groups(columns[0] >> SEQ_BITS, nothing, columns[1], nothing, nothing)
-
-
-def _read_labelled(state: State) -> dict[int, int]:
-    found = state.get("labelled", 0)
-    if found is None:
-        return {}
-    numbers, times = unpack(found)
-    return dict(zip(numbers.tolist(), times.tolist(), strict=True))

@@ -95,9 +95,12 @@ def opened(folder: Path, settings: Settings, start: Offset) -> Iterator[Checkpoi
         raise CheckpointUnusable(f"{folder}: {error.strerror}") from error
     try:
         _take(lock, folder)
-        found = Checkpoint(folder, lock, _begun(folder, settings, start))
-        shutil.rmtree(found.scratch, ignore_errors=True)
-        found.scratch.mkdir()
+        try:
+            found = Checkpoint(folder, lock, _begun(folder, settings, start))
+            shutil.rmtree(found.scratch, ignore_errors=True)
+            found.scratch.mkdir()
+        except OSError as error:
+            raise CheckpointUnusable(f"{folder}: {error.strerror}") from error
         yield found
         shutil.rmtree(found.scratch, ignore_errors=True)
     finally:

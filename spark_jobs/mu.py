@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.chunks import OTHER_PARTS, SEQ_BITS, Numbers, pack, unpack
+from protocol.chunks import OTHER_PARTS, SEQ_BITS, Numbers, pack
 from protocol.graph import EdgeFlag, Reason, SinkFlag
 from protocol.records import BEGINNING, END_OF_TIME
 from spark_jobs.chunks import Chunk, Kind, by_bucket, joined
 from spark_jobs.fleet import Fleet, Frontiers
-from spark_jobs.shelf import Columns, Groups, Layout, Shelf, spans
+from spark_jobs.limits import Limits
+from spark_jobs.shelf import Columns, Groups, Layout, Shelf, by_stream, spans
 from spark_jobs.split import SENT, read_control
 from spark_jobs.state import State
 from spark_jobs.waiting import Waiting, read_waiting
@@ -78,10 +79,9 @@ class _Work:
 
     def __init__(self, stage: Mu, state: State, fleet: Fleet, frontiers: Frontiers) -> None:
         self._stage, self._state, self._fleet, self._frontiers = stage, state, fleet, frontiers
-        self._deliveries = Shelf(state, "sent", SENT, time=1, groups=_of_deliveries)
+        self._deliveries = Shelf(state, "sent", SENT, time=1, groups=by_stream)
         self._waiting = Shelf(state, "waiting", _REFERENCES, time=_SENT_TS, groups=_of_references, order=_SENT)
-        self._purged = _read_purged(state)
-        self._purged_before = dict(self._purged)
+        self._purged = Limits(state, "purged")
         self._told: dict[Kind, list[Columns]] = {}
 
     # Deliveries
@@ -94,7 +94,7 @@ class _Work:
         """From now on, what refers to these, or to older ones, is late."""
         for number in np.unique(streams).tolist():
             below = int(times[streams == number].max()) + 1
-            self._purged[number] = max(below, self._purged.get(number, BEGINNING))
+            self._purged.rise(number, below)
 
     def purge(self) -> None:
         """Let go of the deliveries to which no sink can refer any more."""
@@ -116,7 +116,7 @@ class _Work:
                 self._deliveries.replace(slot, SENT.take(rows, np.flatnonzero(~gone)))
         for number, bound in bounds.items():
             if BEGINNING < bound < END_OF_TIME:
-                self._purged[number] = max(bound, self._purged.get(number, BEGINNING))
+                self._purged.rise(number, bound)
 
     def _changed_streams(self) -> list[Numbers]:
         nothing = np.zeros(len(self._deliveries.index.low), bool)
@@ -161,9 +161,8 @@ class _Work:
     def _marked(self, references: Columns) -> Columns:
         """Mark the references that come too late for deliveries that may have been let go of. Those that have waited do
         not: nothing is let go of that they would have found."""
-        streams, which = np.unique(references[_SENT] >> SEQ_BITS, return_inverse=True)
-        purged = np.array([self._purged.get(each, BEGINNING) for each in streams.tolist()], "<i8")
-        marks = np.where(references[_SENT_TS] < purged[which], np.uint8(_TOO_LATE), np.uint8(0))
+        is_late = references[_SENT_TS] < self._purged.of(references[_SENT] >> SEQ_BITS)
+        marks = np.where(is_late, np.uint8(_TOO_LATE), np.uint8(0))
         return [*references[:_PARTS], references[_PARTS] | marks, references[_PROMISE]]
 
     def _match(self, references: Columns, rows: Numbers, deliveries: Columns) -> Numbers:
@@ -269,9 +268,7 @@ class _Work:
         """Keep everything; returns what waits."""
         self._deliveries.save()
         self._waiting.save()
-        if self._purged != self._purged_before:
-            columns = [np.array(list(column), "<i8") for column in (self._purged.keys(), self._purged.values())]
-            self._state.put("purged", 0, pack(columns))
+        self._purged.save()
         waiting, index, fleet = Waiting(), self._waiting.index.lowest(), self._fleet
         for sent, sink, low, oldest, promise in zip(*(column.tolist() for column in index), strict=True):
             if fleet.is_retired(sent):  # what comes of it after all is late
@@ -309,20 +306,6 @@ def _summed(resolved: Columns) -> Columns:
     return [column[is_news] for column in (sinks, resolved[1][first], changes, flags)]
 
 
-def _of_deliveries(columns: Columns) -> Groups:
-    streams = columns[0] >> SEQ_BITS
-    nothing = np.zeros(len(streams), "<i8")
-    return Groups(streams, nothing, columns[1], nothing, nothing)
-
-
 def _of_references(columns: Columns) -> Groups:
     sent, sinks = columns[_SENT] >> SEQ_BITS, columns[_SINK] >> SEQ_BITS
     return Groups(sent, sinks, columns[_SENT_TS], columns[_SINK_TS], columns[_PROMISE])
-
-
-def _read_purged(state: State) -> dict[int, int]:
-    found = state.get("purged", 0)
-    if found is None:
-        return {}
-    numbers, times = unpack(found)
-    return dict(zip(numbers.tolist(), times.tolist(), strict=True))

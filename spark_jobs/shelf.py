@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.chunks import Numbers, pack, unpack
+from protocol.chunks import SEQ_BITS, Numbers, pack, unpack
 from spark_jobs.state import State
 
 FIRST_WIDTH_MS = 1_000
@@ -77,6 +77,12 @@ def _lowest(groups: Groups) -> Columns:
     begins = np.flatnonzero(np.r_[True, (first[1:] != first[:-1]) | (second[1:] != second[:-1])])
     lows = [np.minimum.reduceat(column[order], begins) for column in groups[2:]]
     return [np.diff(np.r_[begins, len(order)]), first[begins], second[begins], *lows]
+
+
+def by_stream(columns: Columns) -> Groups:
+    """Of tables that begin with the id of a tuple and its time."""
+    nothing = np.zeros(len(columns[0]), "<i8")
+    return Groups(columns[0] >> SEQ_BITS, nothing, columns[1], nothing, nothing)
 
 
 class Shelf:

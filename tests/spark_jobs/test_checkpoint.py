@@ -74,6 +74,12 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
         open_once(tmp_path / "file" / "checkpoint")
 
 
+def test_what_cannot_be_prepared_is_told(tmp_path: Path) -> None:
+    (tmp_path / "scratch").touch()
+    with pytest.raises(CheckpointUnusable, match="File exists"), opened(tmp_path, SETTINGS, {}):
+        pass
+
+
 def test_scratch_is_empty_at_the_beginning_and_gone_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "scratch").mkdir()
     (tmp_path / "scratch" / "left-by-a-crash").write_text("")
