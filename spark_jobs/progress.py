@@ -80,7 +80,8 @@ class Progress:
         self._last_batch = report["batchId"]
         self.batch_ms = report["durationMs"].get("triggerExecution", 0)
         self.state_rows = sum(each["numRowsTotal"] for each in report["stateOperators"])
-        self.state_bytes = sum(each["memoryUsedBytes"] for each in report["stateOperators"])
+        # On disk: of what RocksDB has in memory, most is a cache.
+        self.state_bytes = sum(each["customMetrics"].get("rocksdbSstFileSize", 0) for each in report["stateOperators"])
         lost = losses(report)
         self.totals.dropped += lost.late
         self.totals.unsettled += lost.unsettled

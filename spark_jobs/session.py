@@ -46,6 +46,8 @@ _SETTINGS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.streaming.stateStore.providerClass": f"{_STREAMING}.state.RocksDBStateStoreProvider",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # Of each stage and partition. What a micro-batch needs was written just before: the system has it in memory.
+    "spark.sql.streaming.stateStore.rocksdb.blockCacheSizeMB": "2",
     "spark.sql.streaming.stateStore.minDeltasForSnapshot": "30",
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.numRecentProgressUpdates": "5",

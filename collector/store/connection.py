@@ -12,7 +12,7 @@ from collector.store.errors import StoreError, StoreMissing, StoreUnavailable, S
 from collector.store.schema import STEPS, migrate, version_of
 
 _PAGE_BYTES = 8192  # blobs are large
-_CACHE_KIB = 64 << 10
+_CACHE_KIB = 16 << 10
 _CHECKPOINT_PAGES = (64 << 20) // _PAGE_BYTES  # a batch is some megabytes: they are put in place by the dozen
 _BUSY_S = 10.0
 

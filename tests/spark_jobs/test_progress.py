@@ -23,7 +23,10 @@ def report(batch: int, start: str, end: str, rows: int = 4) -> dict[str, Any]:
         "batchId": batch,
         "numInputRows": rows,
         "durationMs": {"triggerExecution": 120},
-        "stateOperators": [{"numRowsTotal": 3, "memoryUsedBytes": 100, "numRowsDroppedByWatermark": 2}] * 2,
+        "stateOperators": [
+            {"numRowsTotal": 3, "customMetrics": {"rocksdbSstFileSize": 200}, "numRowsDroppedByWatermark": 4},
+            {"numRowsTotal": 3, "customMetrics": {}, "numRowsDroppedByWatermark": 0},
+        ],
         "observedMetrics": {},
         "sources": [{"startOffset": start, "endOffset": end}],
     }
