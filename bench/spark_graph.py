@@ -60,11 +60,12 @@ def _compare(report: Report, at: Bench, shape: Shape, is_main: bool) -> None:
             costs = [query.feed(BATCH) for _ in range(batches)]
             kept = query.job.progress
         cost = found[name] = _median(costs)
-        figures = {**asdict(cost), "state_bytes": kept.state_bytes, "state_rows": kept.state_rows}
-        report.figures.append({"shape": asdict(shape), "query": name, **figures})
+        state = {"state_bytes": kept.figures.state_bytes, "state_memory_bytes": kept.state_memory_bytes}
+        report.figures.append({"shape": asdict(shape), "query": name, **asdict(cost), **state})
         print(
             f"{shape}: {name}: {cost.edges_per_s:,.0f} edges/s, {cost.wall_s * 1000:.0f} ms per batch, "
-            f"CPU {cost.cpu_ms_per_100k:.0f} ms per 100k edges, state {kept.state_bytes / 1e6:.1f} MB",
+            f"CPU {cost.cpu_ms_per_100k:.0f} ms per 100k edges, "
+            f"state {kept.figures.state_bytes / 1e6:.1f} MB, its stores' memory {kept.state_memory_bytes / 1e6:.0f} MB",
             flush=True,
         )
     if is_main:

@@ -238,7 +238,8 @@ class _Work:
 
     def save(self) -> None:
         """Keep everything, and tell how much that is."""
-        for shelf in (self._sources, self._pending, self._pairs):
+        shelves = (self._sources, self._pending, self._pairs)
+        for shelf in shelves:
             shelf.save()
         for number in self._labelled.streams:
             bound = self._frontiers.bound(number)
@@ -246,7 +247,7 @@ class _Work:
                 self._labelled.rise(number, bound)
         self._labelled.save()
         self._tell(Kind.STAMP, np.array([self._stamp()], "<i8"))
-        kept = [LEVEL, len(self._sources), len(self._pending), len(self._pairs)]
+        kept = [LEVEL, *map(len, shelves), sum(shelf.bytes for shelf in shelves)]
         self._tell(Kind.FIGURES, np.array(kept, "<i8"))
         if self._bucket == 0:
             behind = sorted((reached, *sink) for sink, reached in self._frontiers.sinks.items())[:MOST_FRONTIERS]

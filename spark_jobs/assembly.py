@@ -57,6 +57,7 @@ class Figures:
     live_sources: int = 0
     pending_sinks: int = 0
     pairs: int = 0
+    state_bytes: int = 0
     frontiers: dict[str, int] = field(default_factory=dict)
     """Of the sinks that are furthest behind: how far they have come, as `agent/sink`."""
 
@@ -74,7 +75,9 @@ def figures(chunks: Sequence[Chunk]) -> Figures:
             found.live_sources += numbers[0]
             found.pending_sinks += numbers[1]
             found.pairs += numbers[2]
+            found.state_bytes += numbers[3]
         else:
             found.deliveries += numbers[0]
             found.waiting += numbers[1]
+            found.state_bytes += numbers[2]
     return found

@@ -282,9 +282,9 @@ class _Work:
             waiting.add(sink, min(oldest, bound), oldest)
         return waiting
 
-    def figures(self) -> tuple[int, int]:
-        """How many deliveries are kept and how many references wait."""
-        return len(self._deliveries), len(self._waiting)
+    def figures(self) -> tuple[int, int, int]:
+        """How many deliveries are kept and how many references wait, and the bytes of both."""
+        return len(self._deliveries), len(self._waiting), self._deliveries.bytes + self._waiting.bytes
 
 
 def _is_whole(deliveries: Columns, wanted: Numbers) -> NDArray[np.bool_]:

@@ -53,7 +53,8 @@ class Progress:
         self.figures = Figures()
         self.batch_ms = 0
         self.state_rows = 0
-        self.state_bytes = 0
+        self.state_memory_bytes = 0
+        """Of Spark's state stores, with their caches."""
         self.rows_per_s = 0.0
         self._last_batch = -1
         self._told_at = time.monotonic()
@@ -80,8 +81,7 @@ class Progress:
         self._last_batch = report["batchId"]
         self.batch_ms = report["durationMs"].get("triggerExecution", 0)
         self.state_rows = sum(each["numRowsTotal"] for each in report["stateOperators"])
-        # On disk: of what RocksDB has in memory, most is a cache.
-        self.state_bytes = sum(each["customMetrics"].get("rocksdbSstFileSize", 0) for each in report["stateOperators"])
+        self.state_memory_bytes = sum(each["memoryUsedBytes"] for each in report["stateOperators"])
         lost = losses(report)
         self.totals.dropped += lost.late
         self.totals.unsettled += lost.unsettled
@@ -122,7 +122,7 @@ class Progress:
             "batch_seconds": self.batch_ms / 1000,
             "input_rows_per_second": self.rows_per_s,
             "state_rows": self.state_rows,
-            "state_bytes": self.state_bytes,
+            "state_memory_bytes": self.state_memory_bytes,
             **{each.name: getattr(self.figures, each.name) for each in fields(Figures) if each.type == "int"},
         }
         for name, value in gauges.items():

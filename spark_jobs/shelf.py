@@ -97,8 +97,9 @@ class Shelf:
         self._loaded: dict[int, Columns | None] = {}
         self._changed: set[int] = set()
         found = state.get(name + ".index", 0)
-        width, *index = unpack(found) if found else [np.array([FIRST_WIDTH_MS], "<i8"), *(np.empty(0, "<i8"),) * 7]
-        self._width = int(width[0])
+        head, *index = unpack(found) if found else [np.array([FIRST_WIDTH_MS, 0], "<i8"), *(np.empty(0, "<i8"),) * 7]
+        self._width, self._bytes = (int(each) for each in head)
+        self._sizes: dict[int, int] = {}
         self._slots: Numbers
         self._counts: Numbers
         self._slots, self._counts, *rest = index
@@ -107,6 +108,11 @@ class Shelf:
     def __len__(self) -> int:
         """How many rows there are; after `save`."""
         return int(self._counts.sum())
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes they take; after `save`."""
+        return self._bytes
 
     @property
     def index(self) -> Groups:
@@ -128,10 +134,11 @@ class Shelf:
             is_there = known < len(self._slots) and self._slots[known] == slot
             blob = self._state.get(self._name, slot) if is_there else None
             self._loaded[slot] = None if blob is None else unpack(blob)
+            self._sizes[slot] = 0 if blob is None else len(blob)
         return self._loaded[slot]
 
     def replace(self, slot: int, columns: Columns) -> None:
-        """Other rows instead of those of a slot; they must be sorted."""
+        """Other rows instead of those of a slot that was read; they must be sorted."""
         self._loaded[slot] = columns if len(columns[0]) else None
         self._changed.add(slot)
 
@@ -158,11 +165,14 @@ class Shelf:
         parts = [[self._slots[keep], self._counts[keep], *(column[keep] for column in self._index)]]
         for slot in sorted(self._changed):
             columns = self._loaded[slot]
+            blob = b"" if columns is None else pack(columns)
             if columns is not None:
-                self._state.put(self._name, slot, pack(columns))
+                self._state.put(self._name, slot, blob)
                 parts.append(self._summary(slot, columns))
             elif slot in known:
                 self._state.remove(self._name, slot)
+            self._bytes += len(blob) - self._sizes[slot]
+            self._sizes[slot] = len(blob)
         merged = [np.concatenate(column) for column in zip(*parts, strict=True)]
         order = np.argsort(merged[0], kind="stable")
         self._slots, self._counts, *rest = (column[order] for column in merged)
@@ -172,9 +182,8 @@ class Shelf:
             self._width = FIRST_WIDTH_MS
         elif len(np.unique(self._slots)) > MOST_SLOTS:
             self._widen()
-        self._state.put(
-            self._name + ".index", 0, pack([np.array([self._width], "<i8"), self._slots, self._counts, *self._index])
-        )
+        head = np.array([self._width, self._bytes], "<i8")
+        self._state.put(self._name + ".index", 0, pack([head, self._slots, self._counts, *self._index]))
 
     def _summary(self, slot: int, columns: Columns) -> Columns:
         """The rows of the index for one slot: one per pair of streams."""
@@ -192,5 +201,6 @@ class Shelf:
         self._slots, self._counts, *rest = [np.empty(0, "<i8")] * 7
         self._index = Groups(*rest)
         self._loaded.clear()
+        self._bytes = 0
         self.add(self._layout.concat(tables))
         self.save()

@@ -78,9 +78,10 @@ def waiting(chunks: Sequence[Chunk]) -> Waiting:
 def figures(chunks: Sequence[Chunk]) -> list[int]:
     """Deliveries kept, references waiting."""
     (found,) = [unpack(chunk.data)[0] for chunk in chunks if chunk.kind == Kind.FIGURES]
-    level, *numbers = found.tolist()
+    level, deliveries, references, size = found.tolist()
     assert level == 1
-    return [int(each) for each in numbers]
+    assert (size > 0) == (deliveries + references > 0)
+    return [deliveries, references]
 
 
 def test_a_reference_becomes_edges() -> None:

@@ -23,10 +23,7 @@ def report(batch: int, start: str, end: str, rows: int = 4) -> dict[str, Any]:
         "batchId": batch,
         "numInputRows": rows,
         "durationMs": {"triggerExecution": 120},
-        "stateOperators": [
-            {"numRowsTotal": 3, "customMetrics": {"rocksdbSstFileSize": 200}, "numRowsDroppedByWatermark": 4},
-            {"numRowsTotal": 3, "customMetrics": {}, "numRowsDroppedByWatermark": 0},
-        ],
+        "stateOperators": [{"numRowsTotal": 3, "memoryUsedBytes": 100, "numRowsDroppedByWatermark": 2}] * 2,
         "observedMetrics": {},
         "sources": [{"startOffset": start, "endOffset": end}],
     }
@@ -40,7 +37,7 @@ def test_rows_are_counted_by_offsets_each_micro_batch_once() -> None:
         progress.reported(each)
     assert progress.totals.rows == 15 + 2 + 4 + 1
     assert progress.totals.dropped == 8
-    assert (progress.batch_ms, progress.state_rows, progress.state_bytes) == (120, 6, 200)
+    assert (progress.batch_ms, progress.state_rows, progress.state_memory_bytes) == (120, 6, 200)
 
 
 def test_a_micro_batch_without_rows_says_nothing() -> None:

@@ -60,6 +60,7 @@ def test_rows_are_kept_until_they_are_replaced(steps: list[tuple[Model, int]]) -
         shelf = opened(state)
         assert sorted(content(shelf, model)) == sorted(model)
         assert len(shelf) == len(model)
+        assert shelf.bytes == sum(len(value) for (name, _), value in state.items() if name == "things")
         index = shelf.index
         told = set(zip(index.first.tolist(), index.second.tolist(), strict=True))
         assert told == {(each % 4, each % 2) for each, _, _ in model}
@@ -76,7 +77,9 @@ def test_slots_become_wider_and_an_empty_shelf_begins_anew() -> None:
     many: Model = [(each, each * FIRST_WIDTH_MS, [each]) for each in range(10 * MOST_SLOTS)]
     shelf.add(table(many))
     shelf.save()
-    assert sum(name == "things" for name, _ in state) <= MOST_SLOTS
+    sizes = [len(value) for (name, _), value in state.items() if name == "things"]
+    assert len(sizes) <= MOST_SLOTS
+    assert shelf.bytes == sum(sizes)
     shelf = opened(state)
     assert sorted(content(shelf, many)) == many
     for slot in shelf.slots_where(np.ones(len(shelf.index.low), bool)):
