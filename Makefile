@@ -1,6 +1,8 @@
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
+# Tests and demo start many processes: each would have to compile everything anew.
+export PYTHONDONTWRITEBYTECODE :=
 # What "make bench" passes to each benchmark, and "make lock" to the resolver.
 bench: ARGS ?= --quick
 lock: ARGS ?=
@@ -13,8 +15,10 @@ help: ## Show this help
 setup: ## Create .venv from requirements.lock and install the system tools
 	@sh scripts/setup.sh
 
-# Most of the time goes to waiting for slow links, so there are more workers than cores.
+# Most of the time goes to waiting for slow links, so there are more workers than cores. What is compiled first, none of
+# them has to compile.
 test: lint ## Run lint, then the tests
+	@$(BIN)/python -m pytest --collect-only -qq > /dev/null || true
 	$(BIN)/python -m pytest -n 6 --dist worksteal
 
 lint: setup ## Run ruff and mypy
