@@ -6,11 +6,11 @@ import numpy as np
 
 from protocol.records import BEGINNING
 from spark_jobs.limits import Limits
-from tests.support.pipeline import DictState
+from tests.support.plain_state import PlainState
 
 
 def test_they_grow_and_never_shrink() -> None:
-    limits = Limits(DictState(), "purged")
+    limits = Limits(PlainState(), "purged")
     limits.rise(3, -5)
     limits.rise(3, -7)
     limits.rise(9, 4)
@@ -20,10 +20,10 @@ def test_they_grow_and_never_shrink() -> None:
 
 
 def test_they_are_kept_under_their_name_once_something_has_changed() -> None:
-    state = DictState()
+    state = PlainState()
     limits = Limits(state, "purged")
     limits.save()
-    assert state.values == {}
+    assert state == {}
     limits.rise(3, 7)
     limits.save()
     assert Limits(state, "purged").of(np.array([3])).tolist() == [7]

@@ -23,6 +23,7 @@ from spark_jobs.mu import Mu
 from spark_jobs.split import split
 from spark_jobs.state import State
 from tests.support.graph_oracle import GraphOracle
+from tests.support.plain_state import PlainState
 
 
 class Stage(Protocol):
@@ -36,26 +37,7 @@ MicroBatch = Mapping[int, Sequence[Row]]
 QUERY = "query"
 
 
-class DictState:
-    """What a stage remembers of one bucket."""
-
-    def __init__(self, values: Mapping[tuple[str, int], bytes] | None = None) -> None:
-        self.values: dict[tuple[str, int], bytes] = dict(values or {})
-
-    def get(self, name: str, number: int) -> bytes | None:
-        return self.values.get((name, number))
-
-    def put(self, name: str, number: int, value: bytes) -> None:
-        assert isinstance(name, str), name
-        assert type(number) is int, number
-        assert type(value) is bytes, type(value)
-        self.values[name, number] = value
-
-    def remove(self, name: str, number: int) -> None:
-        del self.values[name, number]
-
-
-States = dict[tuple[int, int], DictState]
+States = dict[tuple[int, int], PlainState]
 
 
 class Pipeline:
@@ -64,7 +46,7 @@ class Pipeline:
     def __init__(self, levels: int = 2, buckets: int = 3, *, seed: int = 0, rerun: bool = False) -> None:
         self.levels = levels
         self.buckets = buckets
-        self.states: States = defaultdict(DictState)
+        self.states: States = defaultdict(PlainState)
         """By stage (the first is 0) and bucket."""
         self.batches: list[GraphBatch] = []
         self.figures = Figures()
@@ -95,7 +77,7 @@ class Pipeline:
     @property
     def state_bytes(self) -> int:
         """How much all stages remember."""
-        return sum(len(value) for state in self.states.values() for value in state.values.values())
+        return sum(len(value) for state in self.states.values() for value in state.values())
 
     def _through(self, states: States, micro_batch: MicroBatch, number: int) -> list[Chunk]:
         chunks = [chunk for shard, rows in micro_batch.items() if rows for chunk in split(shard, rows, self.buckets)]
@@ -139,8 +121,8 @@ class CheckedPipeline(Pipeline):
 
 
 def _copied(states: States) -> States:
-    copy: States = defaultdict(DictState)
-    copy.update({key: DictState(state.values) for key, state in states.items()})
+    copy: States = defaultdict(PlainState)
+    copy.update({key: PlainState(state) for key, state in states.items()})
     return copy
 
 

@@ -10,7 +10,9 @@ class PlainState(dict[tuple[str, int], bytes]):
         return super().get((name, number))
 
     def put(self, name: str, number: int, value: bytes) -> None:
-        assert isinstance(value, bytes)
+        assert isinstance(name, str), name
+        assert type(number) is int, number
+        assert type(value) is bytes, type(value)
         self[name, number] = value
 
     def remove(self, name: str, number: int) -> None:
