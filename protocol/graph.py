@@ -123,3 +123,5 @@ class GraphBatch:
     rows: list[Row] = field(default_factory=list)
     """Everything else that the log says, for the store alone: names of streams, plans, payloads, status, captured
     events, progress, gaps, ends."""
+    upto: str = ""
+    """Up to where the log was read for it."""

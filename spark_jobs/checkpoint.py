@@ -25,6 +25,8 @@ _FORMAT = 1
 _MANIFEST = "threadline.json"
 _WAIT_S = 10.0  # for a JVM whose driver was killed
 _WAY_OUT = "or take a new --checkpoint folder: it replays the log, and the store skips what it knows"
+_OF_THE_GRAPH = ("algorithm", "levels")
+_NEW_GRAPH = "or take a new --checkpoint folder and a new --store: the graph will be another"
 
 Settings = Mapping[str, int | str]
 Offset = dict[str, Any]
@@ -68,18 +70,30 @@ class Checkpoint:
         names = [path.name for path in self.folder.glob("commits/*")]
         return max((int(name) for name in names if name.isdigit()), default=None)
 
+    def upto(self, batch: int) -> str:
+        """Up to where the log is read for a batch: Spark writes it down before it runs it."""
+        return (self.folder / "offsets" / str(batch)).read_text().splitlines()[-1]
+
     def belongs_to(self, last_batch: Callable[[str], int | None]) -> None:
         """CheckpointUnusable if the store, which tells its last batch of a query, does not have what Spark has
-        committed: nobody would ever tell it again."""
+        committed: nobody would ever tell it again. Nor may it have more than the one that Spark runs next: it would
+        skip what it has, though it may be told something else."""
         committed = self.committed
-        if committed is not None:
-            stored = last_batch(self.query)
-            if stored is None or stored < committed:
-                has = "no batch of it" if stored is None else f"only those up to batch {stored}"
-                raise CheckpointUnusable(
-                    f"{self.folder} has come to batch {committed}, but the store has {has}: name the store that it was "
-                    f"made with, {_WAY_OUT}"
-                )
+        if committed is None and not (self.folder / "metadata").exists():
+            return
+        stored = last_batch(self.query)
+        if committed is not None and (stored is None or stored < committed):
+            has = "no batch of it" if stored is None else f"only those up to batch {stored}"
+            raise CheckpointUnusable(
+                f"{self.folder} has come to batch {committed}, but the store has {has}: name the store that it was "
+                f"made with, {_WAY_OUT}"
+            )
+        if stored is not None and stored > (-1 if committed is None else committed) + 1:
+            has = "has committed nothing" if committed is None else f"has come to batch {committed} only"
+            raise CheckpointUnusable(
+                f"the store has batch {stored} of {self.folder}, which {has}: it is an older copy, or files of it are "
+                f"gone; put the newest back, {_WAY_OUT}"
+            )
 
 
 @contextmanager
@@ -135,7 +149,9 @@ def _begun(folder: Path, settings: Settings, start: Offset) -> Offset:
     path = folder / _MANIFEST
     if not path.exists():
         if (folder / "metadata").exists():
-            raise CheckpointUnusable(f"{folder} is a checkpoint of something else: there is no {_MANIFEST} in it")
+            raise CheckpointUnusable(
+                f"{folder} is a checkpoint of something else, or {_MANIFEST} in it is gone: put it back, {_WAY_OUT}"
+            )
         write_durably(
             path, json.dumps({"format": _FORMAT, "settings": dict(settings), "start": start}, indent=1) + "\n"
         )
@@ -152,7 +168,7 @@ def _begun(folder: Path, settings: Settings, start: Offset) -> Offset:
         if made_with.get(name) != value:
             raise CheckpointUnusable(
                 f"{folder} was made with --{name} {made_with.get(name)}, not {value}: "
-                f"say --{name} {made_with.get(name)}, {_WAY_OUT}"
+                f"say --{name} {made_with.get(name)}, {_NEW_GRAPH if name in _OF_THE_GRAPH else _WAY_OUT}"
             )
     return began
 

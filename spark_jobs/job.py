@@ -28,6 +28,7 @@ _LOG = logging.getLogger(__name__)
 _LOOK_S = 1
 _TELL_S = 5.0
 _LAST_BATCH_S = 10.0
+_OF_SPARK = ("py4j.", "java.", "javax.", "scala.", "org.")
 
 
 class JobFailed(RuntimeError):
@@ -178,7 +179,9 @@ def _reason(error: PySparkException, sink: GraphSink) -> str:
     text = str(error)
     unreadable = re.findall(rf"^[\w.]+\.{LogUnreadable.__name__}: (.+)$", text, re.MULTILINE)
     raised = re.findall(r"^(?:\w+\.)*\w*(?:Error|Exception): .+$", text, re.MULTILINE)
-    raised = unreadable or [each for each in raised if not each.startswith("py4j.")]
+    ours = unreadable or [each for each in raised if not each.startswith(_OF_SPARK)]
+    if ours:
+        return str(ours[-1])
     causes = raised or re.findall(r"^Caused by: (.+)$", text, re.MULTILINE) or text.strip().splitlines()[:1]
-    is_about_checkpoint = re.search("STATE_STORE|CHECKPOINT|OFFSET|StateStore|RocksDB|[Cc]heckpoint", causes[-1])
-    return f"{causes[-1]} (a new --checkpoint folder replays the log)" if is_about_checkpoint else str(causes[-1])
+    said = re.sub(r"\s*SQLSTATE: \w+", "", causes[-1])
+    return f"Spark: {said} (if files of the checkpoint are damaged or gone, a new --checkpoint folder replays the log)"

@@ -136,6 +136,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reached = positions_of(start)
         known = log.shards() if self._target is None else [*self._target]
         ends = {shard: log.end(shard) if self._target is None else self._target[shard] for shard in known}
+        for shard, place in reached.items():
+            if place > ends.get(shard, FIRST):
+                raise LogUnreadable(
+                    f"the log cannot be read: shard {shard} was read up to row {place.row} of segment {place.segment}, "
+                    + ("and is gone" if shard not in ends else f"and ends at {ends[shard]} now")
+                )
         new = [shard for shard, end in ends.items() if reached.get(shard, FIRST) < end]
         most_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else _ALL
         for shard in new:

@@ -96,6 +96,8 @@ def start_session(options: SessionOptions, checkpoint: Checkpoint) -> SparkSessi
         ]
     )
     _end_jvm()
+    if checkpoint.spark_log.exists():  # whoever starts the job again does not take away what the last one said
+        checkpoint.spark_log.replace(checkpoint.spark_log.with_suffix(".log.before"))
     with checkpoint.spark_log.open("wb") as log:
         output = {} if options.verbose else {"stdout": log, "stderr": log}
         try:

@@ -8,6 +8,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+from collector.log import LogError, log_id
 from collector.store import StoreError, StoreUnavailable, StoreWriter, open_store
 from protocol.graph import GraphBatch
 from spark_jobs.checkpoint import CheckpointUnusable, Settings, made_with
@@ -89,8 +90,10 @@ class SparkOptions:
 
 def run(options: SparkOptions) -> None:
     """Run the job until it is stopped, or SparkUnusable."""
-    if not options.log.is_dir():
-        raise SparkUnusable(f"there is no log in {options.log}: `threadline translate` makes it")
+    try:
+        identity = log_id(options.log)
+    except LogError as error:
+        raise SparkUnusable(f"{error}: `threadline translate` makes it") from error
     stopping = threading.Event()
     placement = Placement(options.buckets, options.partitions)
     try:
@@ -104,6 +107,7 @@ def run(options: SparkOptions) -> None:
             ),
             removing(options.remove_results_after_s, lambda age: remove_results(writer, age), at_last=options.once),
         ):
+            writer.made_from({"log": identity, "--algorithm": options.algorithm, "--levels": str(options.levels)})
             job_options = _job_options(options, placement, settings)
             Job(job_options, pipeline, log, PatientWriter(writer, stopping), stopping).run()
     except JobFailed as error:

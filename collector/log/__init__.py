@@ -13,6 +13,7 @@ from collector.log.errors import (
     TooMuchHeld,
     UnfitRow,
 )
+from collector.log.identity import log_id
 from collector.log.layout import has_segments, listed
 from collector.log.reader import LogReader
 from collector.log.retention import remove_segments
@@ -41,6 +42,7 @@ __all__ = [
     "UnfitRow",
     "has_segments",
     "listed",
+    "log_id",
     "remove_segments",
     "verify",
 ]

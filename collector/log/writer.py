@@ -28,6 +28,7 @@ from pathlib import Path
 from types import TracebackType
 
 from collector.log.errors import LogDamaged, LogError, LogUnwritable, ShardInUse, TooMuchHeld
+from collector.log.identity import give_id
 from collector.log.layout import (
     create_file,
     damaged_numbers,
@@ -118,6 +119,7 @@ class ShardWriter:
         with ExitStack() as opened:
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
+                give_id(folder)
                 self._lock = _locked(self._folder / "lock", shard)
                 opened.callback(_unlock, self._lock)
                 self._published = opened.enter_context(closing(PublishedPosition(self._folder)))

@@ -3,6 +3,7 @@
 from collector.store.errors import (
     BadStoreUrl,
     CursorExpired,
+    OtherContent,
     StoreError,
     StoreInUse,
     StoreMissing,
@@ -21,6 +22,7 @@ __all__ = [
     "ChangeKind",
     "Cursor",
     "CursorExpired",
+    "OtherContent",
     "Removed",
     "Store",
     "StoreError",

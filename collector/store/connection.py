@@ -15,6 +15,14 @@ _PAGE_BYTES = 8192  # blobs are large
 _CACHE_KIB = 16 << 10
 _CHECKPOINT_PAGES = (64 << 20) // _PAGE_BYTES  # a batch is some megabytes: they are put in place by the dozen
 _BUSY_S = 10.0
+_MAY_PASS = {
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_NOMEM,
+}
 
 
 @contextmanager
@@ -24,10 +32,9 @@ def errors_told(path: Path) -> Iterator[None]:
         yield
     except StoreError:
         raise
-    except sqlite3.OperationalError as error:
-        raise StoreUnavailable(f"{path}: {error}") from error
     except sqlite3.DatabaseError as error:
-        raise StoreUnusable(f"{path}: {error}") from error
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the rest is detail
+        raise (StoreUnavailable if code in _MAY_PASS else StoreUnusable)(f"{path}: {error}") from error
 
 
 def connect_writer(path: Path) -> sqlite3.Connection:

@@ -19,6 +19,10 @@ class StoreUnusable(StoreError):
     """The file is no store of ours, is damaged, or is of another version."""
 
 
+class OtherContent(StoreError):
+    """What is told is not what the store was told before under the same name, or is of another log."""
+
+
 class StoreInUse(StoreError):
     """Another writer has it: wait for it to end, and try again."""
 

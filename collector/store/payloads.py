@@ -15,6 +15,7 @@ from collector.store.errors import StoreUnusable
 from collector.store.log_rows import LogRows
 from collector.store.packing import groups_of
 from collector.store.pages import PAGE_BITS
+from collector.store.replay import Replay
 from protocol.chunks import Numbers, cloud_ids, read_payloads
 from protocol.ids import StreamId
 from protocol.row import Row
@@ -73,7 +74,7 @@ def _pass_tables(reader: Reader, data: bytes, named: bytes) -> None:
         del _tables[next(iter(_tables))]
 
 
-def add_payloads(db: sqlite3.Connection, log: LogRows, rows: Sequence[Row], is_replay: bool) -> None:
+def add_payloads(db: sqlite3.Connection, log: LogRows, rows: Sequence[Row], replay: Replay | None) -> None:
     """Keep rows of payloads; `log` numbers the starts of agents that they are of, and takes what cannot be read."""
     (first,) = db.execute("SELECT coalesce(max(number), 0) + 1 FROM payloads").fetchone()
     kept: list[tuple[int, int, int, int, int, bytes]] = []
@@ -85,7 +86,7 @@ def add_payloads(db: sqlite3.Connection, log: LogRows, rows: Sequence[Row], is_r
             log.refuse(row, error)
             continue
         start = log.start_of(row)
-        if is_replay and _is_kept(db, start, row):
+        if replay and (head.last_ts < replay.removed_before or _is_kept(db, start, row)):
             continue
         kept.append((first + len(kept), start, row.seq, row.data[0], head.last_ts, row.data))
         ids.append(head.ids)

@@ -14,13 +14,14 @@ from collector.store.errors import StoreUnusable
 APPLICATION_ID = 0x54686C6E
 
 _GRAPH = """
+CREATE TABLE made_from (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID; -- the log, and how
 CREATE TABLE queries (
     number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,
     forgotten INTEGER -- batches up to this one were written, and their keys are gone
 );
 CREATE TABLE batches (
     number INTEGER PRIMARY KEY AUTOINCREMENT, query INTEGER NOT NULL, batch INTEGER NOT NULL, stamp INTEGER NOT NULL,
-    written_ms INTEGER NOT NULL, UNIQUE (query, batch)
+    written_ms INTEGER NOT NULL, upto TEXT NOT NULL, UNIQUE (query, batch)
 );
 CREATE TABLE sinks (
     id INTEGER PRIMARY KEY, ts INTEGER NOT NULL, stamp INTEGER NOT NULL, label_stamp INTEGER, flags INTEGER NOT NULL,

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from collector.store.late import NOT_VIA, LateRows
 from collector.store.packing import among, distinct, groups_of, spans_of, unpack
+from collector.store.replay import Replay
 from collector.store.tables import Tables
 from protocol.chunks import Numbers
 from protocol.graph import Edges, GraphBatch, LostOrigins, Reason, SinkLabels, Sinks, Sources
@@ -50,27 +51,26 @@ class News:
     """How many vertices, edges and labels were not new."""
 
 
-def select(tables: Tables, batch: GraphBatch, late: LateRows, query: int, is_replay: bool) -> News:
+def select(tables: Tables, batch: GraphBatch, late: LateRows, query: int, replay: Replay | None) -> News:
     """The part of a batch that the store does not have. `late` is what the batch has of it, resolved."""
     edges = _sorted_edges(batch.edges)
     parts = (batch.sinks.id, edges.sink[groups_of(edges.sink)], batch.sink_labels.id, late.sink, batch.lost.sink)
     stored = _stored_sinks(tables.db, distinct(np.concatenate(parts)))
     known = np.array(sorted(stored), "<i8")
     complete = np.array(sorted(each for each, sink in stored.items() if sink.is_labelled), "<i8")
-    (removed_before,) = tables.db.execute("SELECT ts FROM removed_before").fetchone() if is_replay else (BEGINNING,)
-    sinks = _new_sinks(batch.sinks, known, removed_before)
+    sinks = _new_sinks(batch.sinks, known, replay.removed_before if replay else BEGINNING)
     fillable = np.setdiff1d(np.union1d(sinks.id, known), complete, assume_unique=True)
 
     sources, labels = _by_id(batch.sources), np.sort(batch.source_labels, kind="stable")
-    if is_replay:
+    if replay:
         sources = _sources_at(sources, ~tables.sources.known(sources.id, unless=query))
         named = distinct(edges.source[among(edges.sink, fillable)])
-        sources = _sources_at(sources, (sources.ts >= removed_before) | among(sources.id, named))
+        sources = _sources_at(sources, (sources.ts >= replay.removed_before) | among(sources.id, named))
         labels = labels[_is_there(tables, labels, sources.id) & ~tables.labels.known(labels, unless=query)]
 
     edges = _edges_at(edges, among(edges.sink, fillable))
     edges = _edges_at(edges, ~_known_edges(tables.db, edges, stored))
-    if is_replay:
+    if replay:
         edges, more = _split_late(tables, edges, batch.sources, sources.id, query)
         late = LateRows(*[np.concatenate(both) for both in zip(late.columns(), more.columns(), strict=True)])
     late = _new_late(tables.db, late, fillable, stored, edges)

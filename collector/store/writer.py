@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -16,6 +16,7 @@ import numpy as np
 
 from collector.store import feed
 from collector.store.connection import connect_writer, errors_told, transaction
+from collector.store.errors import OtherContent
 from collector.store.feed import ChangeKind
 from collector.store.intermediate import add_deliveries
 from collector.store.late import NOT_VIA, resolve
@@ -23,6 +24,7 @@ from collector.store.lock import WriterLock
 from collector.store.log_rows import LogRows
 from collector.store.packing import groups_of, pack, pack_groups, unpack
 from collector.store.payloads import add_payloads
+from collector.store.replay import Replay
 from collector.store.retention import Removed, remove_before
 from collector.store.selection import News, select
 from collector.store.tables import Tables, add_counts
@@ -80,6 +82,18 @@ class StoreWriter:
                 self._db.close()
                 self._lock.release()
 
+    def made_from(self, told: Mapping[str, str]) -> None:
+        """Say what will be told from now on: which log, and how it is read. OtherContent if the store was made from
+        something else: numbers would mean something else, or the graph would be made of two."""
+        with self._turn, errors_told(self._path), transaction(self._db):
+            found = dict(self._db.execute("SELECT name, value FROM made_from"))
+            for name, value in told.items():
+                if found.get(name, value) != value:
+                    raise OtherContent(
+                        f"{self._path} was made with {name} {found[name]}, not {value}: take a new store for that"
+                    )
+            self._db.executemany("INSERT OR IGNORE INTO made_from VALUES (?,?)", told.items())
+
     def last_batch(self, query: str) -> int | None:
         """The last batch of a query that was written."""
         with self._turn, errors_told(self._path):
@@ -92,24 +106,24 @@ class StoreWriter:
         """Keep a batch, all of it or nothing, on disk when this returns. None: it was written before."""
         with self._turn, errors_told(self._path), transaction(self._db):
             query = self._query(batch.query)
-            if self._is_known(query, batch.batch):
+            if self._is_known(query, batch):
                 return None
-            (is_replay,) = self._db.execute("SELECT count(*) > 1 FROM queries").fetchone()
+            replay = self._replay()
             now_ms = self._clock_ms()
             stamp = max(batch.stamp, self._last_stamp())
             number = self._db.execute(
-                "INSERT INTO batches (query, batch, stamp, written_ms) VALUES (?,?,?,?)",
-                (query, batch.batch, stamp, now_ms),
+                "INSERT INTO batches (query, batch, stamp, written_ms, upto) VALUES (?,?,?,?,?)",
+                (query, batch.batch, stamp, now_ms, batch.upto),
             ).lastrowid
             assert number is not None
             counts: Counter[str] = Counter(batches=1)
             rows = LogRows(self._db, now_ms)
             rows.write([row for row in batch.rows if row.kind != Kind.PAYLOAD])
-            add_payloads(self._db, rows, [row for row in batch.rows if row.kind == Kind.PAYLOAD], bool(is_replay))
+            add_payloads(self._db, rows, [row for row in batch.rows if row.kind == Kind.PAYLOAD], replay)
             rows.finish()
             counts.update(rows.counts)
-            counts["deliveries"] = add_deliveries(self._tables, batch.sent, query, bool(is_replay))
-            news = select(self._tables, batch, resolve(self._tables, batch.late), query, bool(is_replay))
+            counts["deliveries"] = add_deliveries(self._tables, batch.sent, query, replay)
+            news = select(self._tables, batch, resolve(self._tables, batch.late), query, replay)
             self._add(news, stamp, query, number)
             written = Written(
                 len(news.sinks.id),
@@ -142,13 +156,25 @@ class StoreWriter:
         found = self._db.execute("SELECT stamp FROM batches ORDER BY number DESC LIMIT 1").fetchone()
         return int(found[0]) if found else BEGINNING
 
-    def _is_known(self, query: int, batch: int) -> bool:
-        (found,) = self._db.execute(
-            "SELECT coalesce(forgotten >= :batch, 0) OR EXISTS"
-            " (SELECT 1 FROM batches WHERE query = :query AND batch = :batch) FROM queries WHERE number = :query",
-            {"query": query, "batch": batch},
+    def _replay(self) -> Replay | None:
+        (queries,) = self._db.execute("SELECT count(*) FROM queries").fetchone()
+        (removed_before,) = self._db.execute("SELECT ts FROM removed_before").fetchone()
+        return Replay(removed_before) if queries > 1 else None
+
+    def _is_known(self, query: int, batch: GraphBatch) -> bool:
+        """Whether the batch was written. OtherContent if it was another one: somebody has turned back the clock of the
+        query that tells it, and what it has told since then would be lost."""
+        name = (query, batch.batch)
+        found = self._db.execute("SELECT upto FROM batches WHERE query=? AND batch=?", name).fetchone()
+        if found is not None and found[0] != batch.upto:
+            raise OtherContent(
+                f"{self._path} has another batch {batch.batch} of this query: the checkpoint is not as it was when the "
+                "store got it; a new --checkpoint folder replays the log"
+            )
+        (is_forgotten,) = self._db.execute(
+            "SELECT coalesce(forgotten >= ?, 0) FROM queries WHERE number=?", (batch.batch, query)
         ).fetchone()
-        return bool(found)
+        return found is not None or bool(is_forgotten)
 
     def _add(self, news: News, stamp: int, query: int, number: int) -> None:
         """Put what is new into the graph, and tell of it: K, S, E, L, then what is late."""

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -48,7 +50,7 @@ def test_a_setting_that_it_does_not_know_is_refused(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "metadata").write_text('{"id": "x"}')
-    with pytest.raises(CheckpointUnusable, match=r"something else: there is no threadline\.json"):
+    with pytest.raises(CheckpointUnusable, match=r"something else, or threadline\.json in it is gone"):
         open_once(tmp_path)
 
 
@@ -125,6 +127,23 @@ def test_a_store_that_lacks_what_was_committed_is_refused(tmp_path: Path, stored
         for enough in (7, 8):
             found.belongs_to({"q": enough}.get)
         with pytest.raises(CheckpointUnusable, match=f"has come to batch 7, but the store has {words}: name the store"):
+            found.belongs_to({"q": stored}.get)
+
+
+@pytest.mark.parametrize(
+    ("commits", "stored", "words"),
+    [((6, 7), 9, "has come to batch 7 only"), ((), 1, "has committed nothing"), ((), 0, ""), ((), None, "")],
+)
+def test_an_older_copy_than_the_store_knows_is_refused(
+    tmp_path: Path, commits: Sequence[int], stored: int | None, words: str
+) -> None:
+    """What it would tell once more, with other bounds, the store would skip."""
+    with opened(tmp_path, SETTINGS, START) as found:
+        (tmp_path / "commits").mkdir()
+        (tmp_path / "metadata").write_text('{"id": "q"}')
+        for each in commits:
+            (tmp_path / "commits" / str(each)).touch()
+        with pytest.raises(CheckpointUnusable, match=f"which {words}: it is an older") if words else nullcontext():
             found.belongs_to({"q": stored}.get)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,17 @@ def test_every_row_once_and_in_order(writers: Writers, source: Source) -> None:
     assert len(found) == 1
     assert found[0] == writers.rows
     assert list(end) == ["0", "3", "7"]
+
+
+def test_a_log_that_was_longer_before_is_told(writers: Writers, source: Source, tmp_path: Path) -> None:
+    writers.log(0, 5)
+    writers.log(3, 1)
+    _, end = read_all(source(), source().initialOffset())
+    with pytest.raises(LogUnreadable, match=r"shard 0 was read up to row \d+ of segment 1, and ends at"):
+        ahead(source(), {**end, "0": [1, end["0"][1] + 1]})
+    shutil.rmtree(tmp_path / "log" / "shard-03")
+    with pytest.raises(LogUnreadable, match=r"shard 3 was read up to row \d+ of segment 1, and is gone"):
+        ahead(source(), end)
 
 
 def test_an_empty_log_has_nothing_and_is_watched(writers: Writers, source: Source, tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from collector.log import ShardWriter, log_id
 from collector.store import StoreUnavailable, open_store
 from protocol.graph import GraphBatch
 from spark_jobs.checkpoint import write_durably
@@ -29,7 +31,7 @@ def refused(result: Result, *words: str) -> None:
 
 @pytest.fixture
 def options(tmp_path: Path) -> list[str]:
-    (tmp_path / "log").mkdir()
+    ShardWriter(tmp_path / "log", 0).close()
     return [
         *("--log", str(tmp_path / "log"), "--store", f"sqlite:///{tmp_path / 'graph.db'}"),
         *("--checkpoint", str(tmp_path / "checkpoint")),
@@ -38,6 +40,7 @@ def options(tmp_path: Path) -> list[str]:
 
 def test_a_log_that_is_not_there_is_told(tmp_path: Path, options: list[str]) -> None:
     refused(run(*options, "--log", str(tmp_path / "none")), "there is no log in", "threadline translate")
+    refused(run(*options, "--log", str(tmp_path)), "there is no log in", "threadline translate")
 
 
 @pytest.mark.parametrize(
@@ -58,13 +61,22 @@ def test_a_store_that_somebody_writes_to_is_told(tmp_path: Path, options: list[s
         refused(run(*options), "is being written by")
 
 
+def test_a_store_of_another_log_is_told(tmp_path: Path, options: list[str]) -> None:
+    with open_store(f"sqlite:///{tmp_path / 'graph.db'}").writer() as store:
+        store.made_from({"log": log_id(tmp_path / "log"), "--levels": "3"})
+    refused(run(*options), "was made with --levels 3, not 2: take a new store")
+    shutil.rmtree(tmp_path / "log")
+    ShardWriter(tmp_path / "log", 0).close()
+    refused(run(*options, "--levels", "3"), "was made with log", "take a new store")
+
+
 def test_a_checkpoint_of_other_settings_is_told_before_spark_starts(tmp_path: Path, options: list[str]) -> None:
     settings = f'{{"log": "{tmp_path / "log"}", "algorithm": "ank-1", "levels": 2, "buckets": 4, "partitions": 2}}'
     (tmp_path / "checkpoint").mkdir()
     write_durably(
         tmp_path / "checkpoint" / "threadline.json", f'{{"format": 1, "settings": {settings}, "start": {{}}}}'
     )
-    refused(run(*options, "--levels", "3"), "made with --levels 2, not 3", "new --checkpoint")
+    refused(run(*options, "--levels", "3"), "made with --levels 2, not 3", "new --checkpoint", "new --store")
     refused(run(*options, "--algorithm", "ank-n"), "made with --algorithm ank-1, not ank-n")
 
 

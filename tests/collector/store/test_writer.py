@@ -13,7 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.store import ChangeKind, Cursor, StoreReader, StoreUnavailable, Written, pages
+from collector.store import (
+    ChangeKind,
+    Cursor,
+    OtherContent,
+    StoreReader,
+    StoreUnavailable,
+    StoreUnusable,
+    Written,
+    pages,
+)
 from protocol.graph import EdgeFlag, SinkFlag
 from protocol.graph_invariants import GraphInvariants
 from protocol.records import BEGINNING, END_OF_TIME
@@ -207,14 +216,50 @@ def test_a_batch_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
         torn = graph_batch("q", 1, sinks={K2: 1}, sources={S1: 1}, edges=[(K2, S1)])
         with monkeypatch.context() as patch:
             patch.setattr(
-                "collector.store.feed.append", lambda *_: (_ for _ in ()).throw(sqlite3.OperationalError("full"))
+                "collector.store.feed.append", lambda *_: (_ for _ in ()).throw(sqlite3.OperationalError("odd"))
             )
-            with pytest.raises(StoreUnavailable, match="full"):
+            with pytest.raises(StoreUnusable, match="odd"):
                 writer.write(torn)
         assert stored_graph(reader).sinks == {K1: 1}
         assert writer.last_batch("q") == 0
         assert writer.write(torn) is not None
         assert stored_graph(reader).edges == {(K2, S1)}
+
+
+def test_another_batch_under_a_known_name_is_refused_and_not_skipped(tmp_path: Path) -> None:
+    """As when a checkpoint is put back from an older copy: what it tells from there on is cut in other places."""
+    with QuickWriter(tmp_path / "g.db") as writer:
+        told = graph_batch("q", 0, sinks={K1: 1})
+        told.upto = "row 5"
+        assert writer.write(told) is not None
+        assert writer.write(told) is None
+        told.upto = "row 7"
+        with pytest.raises(OtherContent, match="has another batch 0 of this query"):
+            writer.write(told)
+
+
+def test_what_may_pass_is_told_apart_from_what_does_not(tmp_path: Path) -> None:
+    with QuickWriter(tmp_path / "g.db") as writer:
+        writer.write(graph_batch("q", 0, sinks={K1: 1}))
+        (pages_now,) = writer._db.execute("PRAGMA page_count").fetchone()
+        writer._db.execute(f"PRAGMA max_page_count={pages_now}")
+        much = graph_batch("q", 1, sinks={tuple_id(9, each): 1 for each in range(5_000)})
+        with pytest.raises(StoreUnavailable, match="full"):
+            writer.write(much)
+        writer._db.execute("PRAGMA max_page_count=1000000")
+        assert writer.write(much) is not None
+        writer._db.execute("DROP TABLE late")
+        with pytest.raises(StoreUnusable, match="no such table: late"):
+            writer.write(graph_batch("q", 2, sinks={K2: 1}, sources={S1: 1}, edges=[(K2, S1)]))
+
+
+def test_a_store_is_made_from_one_log(tmp_path: Path) -> None:
+    for _ in range(2):
+        with QuickWriter(tmp_path / "g.db") as writer:
+            writer.made_from({"log": "a", "--levels": "2"})
+            writer.made_from({"log": "a"})
+            with pytest.raises(OtherContent, match="was made with log a, not b: take a new store"):
+                writer.made_from({"--levels": "2", "log": "b"})
 
 
 def test_what_the_feed_tells_of_a_replay_keeps_the_invariants(tmp_path: Path) -> None:

@@ -46,8 +46,10 @@ def test_what_was_removed_stays_removed_and_what_was_not_stays_whole(
         writer.retain(before_ts)
     with closing(open_store(store).reader()) as reader:
         left = (set(reader.every_sink()), set(reader.every_source()), set(reader.every_edge()))
+        counted = {name: reader.counters()[name] for name in ("payloads", "deliveries")}
     tell(store, city, "second")
     with closing(open_store(store).reader()) as reader:
+        assert {name: reader.counters()[name] for name in counted} == counted
         assert (set(reader.every_sink()), set(reader.every_source()), set(reader.every_edge())) == left
         assert list(reader.every_late()) == []
         assert check_feed(reader, all_labelled=True) == []
