@@ -20,7 +20,7 @@ from protocol.chunks import OTHER_PARTS, SEQ_BITS, Numbers, pack
 from protocol.graph import EdgeFlag, Reason, SinkFlag
 from protocol.records import BEGINNING, END_OF_TIME
 from spark_jobs.chunks import Chunk, Kind, joined
-from spark_jobs.fleet import Fleet
+from spark_jobs.fleet import ENDLESS, Fleet
 from spark_jobs.limits import Limits
 from spark_jobs.shelf import Columns, Groups, Layout, Shelf, by_stream
 from spark_jobs.split import read_control
@@ -120,7 +120,7 @@ class _Work:
         flags = np.bitwise_or.reduceat(flags, begins)
         is_new = ~np.isin(ids, known)
         self._tell(Kind.NEW_SINK, ids[is_new], times[is_new])
-        self._latest = int(times.max())
+        self._latest = max((each for each in times.tolist() if each < ENDLESS), default=BEGINNING)
         streams, which = np.unique(ids >> SEQ_BITS, return_inverse=True)
         watermarks = np.array([self._fleet.watermark(each) for each in streams.tolist()], "<i8")
         is_whole = parts == others + 1
@@ -255,7 +255,7 @@ class _Work:
 
     def _stamp(self) -> int:
         """How far the sinks have come that have said anything, never back. If all have ended, what they have told."""
-        told = [reached for reached in self._frontiers.sinks.values() if reached > BEGINNING]
+        told = [reached for reached in self._frontiers.sinks.values() if BEGINNING < reached < ENDLESS]
         before = self._state.get("stamp", 0)
         last = BEGINNING if before is None else int(np.frombuffer(before, "<i8")[0])
         stamp = max(last, min(told, default=self._latest))

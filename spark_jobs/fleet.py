@@ -5,14 +5,13 @@ contribute there. From progress follows how far each sink has come. Together the
 of stream S with ts < bound(S) will be named by no sink tuple any more.
 
 Each bucket of each stage keeps the same fleet, as each is given all control rows, shard by shard. Shards are not in
-step with each other, so the order between them means nothing, but for one thing: an agent that ends is taken to have
-heard of the starts that are known by then.
+step with each other, so the order between them means nothing.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
@@ -24,13 +23,12 @@ from protocol.records import BEGINNING, END_OF_TIME, Gap
 from protocol.row import Row
 from protocol.wire.sections import Kind, decode_section
 from protocol.wire.values import decode
-from spark_jobs.reach import ANYWHERE, NOWHERE, Agent, Node, Reach, Reaches, ways_of
+from spark_jobs.reach import ANYWHERE, NOWHERE, Agent, Node, Reach, Reaches, Start, ways_of
 from spark_jobs.state import State
 from spark_jobs.waiting import Waiting
 
 CONTROL = (Kind.PLAN, Kind.PROGRESS, Kind.GAP, Kind.END, Kind.SNAPSHOT, Kind.REGISTER, Kind.RETIRE)
-_ENDLESS = 2**62  # from here on a watermark is no time
-_NOBODY = Agent()
+ENDLESS = 2**62  # from here on a watermark is no time
 
 
 class Stream(NamedTuple):
@@ -127,16 +125,17 @@ class Fleet:
 
     def apply(self, shard: int, rows: Iterable[Row]) -> None:
         """Control rows of one shard, in order."""
-        is_new = shard not in self._names.shards
         for row in rows:
+            if row.kind == Kind.SNAPSHOT:
+                if shard not in self._names.shards:
+                    self._snapshot(row)
+                continue
+            if shard not in self._names.shards:
+                self._own().shards.add(shard)
             if row.kind == Kind.PROGRESS:
                 self._progress(row)
-            elif row.kind != Kind.SNAPSHOT:
+            else:
                 self._tell(row)
-            elif is_new:
-                self._snapshot(row)
-        if is_new:
-            self._own().shards.add(shard)
 
     def _progress(self, row: Row) -> None:
         agent = self._names.agents.get(row.agent)
@@ -153,10 +152,12 @@ class Fleet:
             number, agent, _, name, nonce = decode(row.data)
             if number not in self._names.streams:
                 self._register(number, Stream(agent, nonce, name))
+            if row.agent != agent:
+                self._agent(row.agent).named(row.nonce, nonce)
         elif row.kind == Kind.PLAN:
             self._agent(row.agent).started(row.nonce, ways_of(row.data))
         elif row.kind == Kind.END:
-            self._end(row.agent, row.nonce)
+            self._agent(row.agent).ended(row.nonce)
         elif row.kind == Kind.RETIRE:
             self._agent(row.agent).given_up(row.nonce)
         elif row.kind == Kind.GAP and row.agent:
@@ -166,7 +167,7 @@ class Fleet:
 
     def _gap(self, agent: str, gap: Gap) -> None:
         if gap.next_event is not None:  # a start that was cut short: what had come before has come before
-            self._end(agent, gap.nonce)
+            self._agent(agent).ended(gap.nonce)
         for each in gap.tuples:
             stream = Stream(agent, gap.nonce, each.name)
             if each.name in {name for ways in self._agent(agent).plans for name in ways.sends}:
@@ -178,27 +179,16 @@ class Fleet:
         told = decode(row.data)
         for name, number in told["own_streams"].items():
             self._register(number, Stream(row.agent, row.nonce, name))
-        for number, agent, nonce, name in told["other_streams"]:
-            self._register(number, Stream(agent, nonce, name))
         agent = self._agent(row.agent)
+        for number, other, nonce, name in told["other_streams"]:
+            self._register(number, Stream(other, nonce, name))
+            agent.named(row.nonce, nonce)
         if told["plan"]:
             agent.started(row.nonce, ways_of(told["plan"]))
         if told["ended"]:
-            self._end(row.agent, row.nonce)
+            agent.ended(row.nonce)
         elif told["retired"]:
             agent.given_up(row.nonce)
-
-    def _end(self, name: str, nonce: int) -> None:
-        """A start has ended. It has heard of the starts of its senders that are known, or have named streams: it
-        may have named these itself, and their plans are still to come."""
-        agent = self._agent(name)
-        ways = agent.ways_of(nonce)
-        senders = {sender for sender, _ in ways.receives.values()} if ways else set()
-        known = [self._names.agents.get(sender, _NOBODY) for sender in senders]
-        heard = {start for each in known for start in (*each.open, *each.retired)}
-        if senders:
-            heard |= {each.nonce for each in self._names.streams.values() if each.agent in senders}
-        agent.ended(nonce, frozenset(heard))
 
     def _register(self, number: int, stream: Stream) -> None:
         names = self._own()
@@ -216,7 +206,9 @@ class Fleet:
         if stream is None:
             return ANYWHERE
         found = self._reaches.of((stream.agent, stream.name))
-        return NOWHERE if found is ANYWHERE and self.is_over(number) else found
+        if found is ANYWHERE and self.is_over(number) and not self._names.agents[stream.agent].is_unknown:
+            return NOWHERE
+        return found
 
     def stream(self, number: int) -> Stream | None:
         """The name of a stream."""
@@ -272,36 +264,54 @@ class Fleet:
                     number = self._names.numbers.get(Stream(name, nonce, sink), -1)
                     reached = min(self.progress.get(number, (BEGINNING, END_OF_TIME)))
                     found[name, sink] = min(reached, found.get((name, sink), reached))
-            if not agent.open and agent.stopped is not None:
-                for sink, reached in self._awaited(name):
-                    if sink not in agent.stopped.ways.sends:
-                        found[name, sink] = min(reached, found.get((name, sink), reached))
+        for name, start, streams in self._awaited():
+            for stream, reached in streams:
+                if stream not in start.ways.sends:
+                    found[name, stream] = min(reached, found.get((name, stream), reached))
         for number, hold in waiting.hold.items():
-            stream = self._names.streams.get(number)
-            if stream is not None:
-                node = (stream.agent, stream.name)
+            of = self._names.streams.get(number)
+            if of is not None:
+                node = (of.agent, of.name)
                 found[node] = min(hold, found.get(node, hold))
         return Frontiers(self, found)
 
-    def _awaited(self, name: str, seen: tuple[str, ...] = ()) -> Iterator[tuple[str, int]]:
-        """The streams of an agent that was stopped and how far they had come, if others still send to it: it may start
-        again, and take what it has not taken yet. One that had come to the end of what was sent begins anew."""
-        stopped = self._names.agents[name].stopped
-        if stopped is None:
-            return
-        for receive, (sender, _) in stopped.ways.receives.items():
+    def _awaited(self) -> Iterator[tuple[str, Start, list[tuple[str, int]]]]:
+        """Agents to which others send, or may send when they are started again, and that may be started again to take
+        it: their streams, and how far these had come."""
+        stopped = {
+            name: agent.stopped for name, agent in self._names.agents.items() if agent.stopped and not agent.open
+        }
+        found: dict[str, list[tuple[str, int]]] = {}
+        is_news = bool(stopped)
+        while is_news:
+            is_news = False
+            for name, start in stopped.items():
+                streams = list(self._left_over(name, start, found))
+                if len(streams) > len(found.get(name, ())):
+                    found[name] = streams
+                    is_news = True
+        for name, streams in found.items():
+            yield name, stopped[name], streams
+        for name, agent in self._names.agents.items():
+            for nonce, ways in agent.open.items():
+                if ways is not None and ways.receives:
+                    start = Start(nonce, ways, agent.heard.get(nonce, frozenset()))
+                    yield name, start, list(self._left_over(name, start, found))
+
+    def _left_over(self, name: str, start: Start, awaited: Container[str]) -> Iterator[tuple[str, int]]:
+        """The streams on which there may be more once the agent is started again, and how far they have come. One that
+        has come to the end of what was sent has more to come only of starts from which it has taken nothing."""
+        for receive, (sender, _) in start.ways.receives.items():
             agent = self._names.agents.get(sender)
-            if agent is None or sender in (name, *seen):
+            if agent is None or sender == name:
                 continue
-            is_new = bool(agent.open.keys() - stopped.senders)
-            if not agent.open:  # it may be started for the same reason
-                is_new = any(True for _ in self._awaited(sender, (*seen, name)))
-                if not is_new:
-                    continue
-            for stream in stopped.ways.delays.get(receive, ()):
-                number = self._names.numbers.get(Stream(name, stopped.nonce, stream), -1)
+            is_new = bool(agent.open.keys() - start.heard) if agent.open else sender in awaited
+            if not agent.open and not is_new:
+                continue
+            for stream in start.ways.delays.get(receive, ()):
+                number = self._names.numbers.get(Stream(name, start.nonce, stream), -1)
                 reached = min(self.progress.get(number, (BEGINNING, END_OF_TIME)))
-                if reached < _ENDLESS:
+                if reached < ENDLESS:
                     yield stream, reached
                 elif is_new:
                     yield stream, BEGINNING
@@ -330,7 +340,7 @@ class Frontiers:
         lowest = END_OF_TIME
         for sink, delay in reach.sinks.items():
             reached = self.sinks.get(sink, END_OF_TIME)
-            if reached < _ENDLESS:
+            if reached < ENDLESS:
                 lowest = min(lowest, max(reached - delay, BEGINNING))
         return lowest
 

@@ -182,6 +182,7 @@ def _reason(error: PySparkException, sink: GraphSink) -> str:
     ours = unreadable or [each for each in raised if not each.startswith(_OF_SPARK)]
     if ours:
         return str(ours[-1])
-    causes = raised or re.findall(r"^Caused by: (.+)$", text, re.MULTILINE) or text.strip().splitlines()[:1]
-    said = re.sub(r"\s*SQLSTATE: \w+", "", causes[-1])
+    of_java = [each for each in raised if not each.startswith("py4j.")]
+    causes = of_java or re.findall(r"^Caused by: (.+)$", text, re.MULTILINE) or text.strip().splitlines()[:1]
+    said = re.sub(r"^\[STREAM_FAILED\].* terminated with exception: |\s*SQLSTATE: \w+", "", causes[-1])
     return f"Spark: {said} (if files of the checkpoint are damaged or gone, a new --checkpoint folder replays the log)"

@@ -17,7 +17,6 @@ from protocol.records import Declared
 from protocol.wire.errors import MalformedBatch
 from protocol.wire.sections import Kind, decode_section
 
-MOST_PLANS = 8  # of one agent, distinct ones; a tuple of an older one may still be under way elsewhere
 _MOST_AGENTS = 100  # in a chain
 Node = tuple[str, str]  # an agent and a stream of it
 
@@ -76,12 +75,12 @@ def _is_length_window(window: object) -> bool:
     return isinstance(window, Mapping) and window.get("kind") == "length"
 
 
-class Stopped(NamedTuple):
-    """A start that has ended, and the starts of its senders that it has heard of."""
+class Start(NamedTuple):
+    """A start of an agent, and the starts of others from which it has taken something."""
 
     nonce: int
     ways: Ways
-    senders: frozenset[int]
+    heard: frozenset[int]
 
 
 @dataclass(slots=True)
@@ -89,14 +88,16 @@ class Agent:
     """What is known of an agent. Its starts are told apart by their nonces."""
 
     plans: list[Ways] = field(default_factory=list)
-    """Distinct ones, the newest last."""
+    """Distinct ones, the newest last. Tuples of older ones may still be under way elsewhere."""
     open: dict[int, Ways | None] = field(default_factory=dict)
     """Starts of which more is expected."""
     retired: dict[int, Ways | None] = field(default_factory=dict)
     """Starts that were given up: they may come back."""
-    over: set[int] = field(default_factory=set)
+    over: dict[int, Ways | None] = field(default_factory=dict)
     """Starts of which nothing more will come."""
-    stopped: Stopped | None = None
+    heard: dict[int, frozenset[int]] = field(default_factory=dict)
+    """Of starts that have not ended: the starts of others whose tuples they have named."""
+    stopped: Start | None = None
     """The start that has ended last, until there is another: what others send to the agent meanwhile waits for that."""
 
     @property
@@ -104,26 +105,31 @@ class Agent:
         """Nobody waits for it."""
         return not self.open and bool(self.retired)
 
-    def ways_of(self, nonce: int) -> Ways | None:
-        """The plan of a start that has not ended."""
-        return self.open.get(nonce) or self.retired.get(nonce)
+    @property
+    def is_unknown(self) -> bool:
+        """Whether its tuples take ways that nobody knows: a plan that cannot be read."""
+        return any(ways is None for ways in self.open.values())
+
+    def named(self, nonce: int, other: int) -> None:
+        """A start has named tuples of a start of another agent."""
+        self.heard[nonce] = self.heard.get(nonce, frozenset()) | {other}
 
     def started(self, nonce: int, ways: Ways | None) -> None:
         """A plan: what older starts had promised, they have promised."""
-        self.over.update(self.open.keys() | self.retired.keys())
+        self.over |= self.open | self.retired
         self.open, self.retired, self.stopped = {nonce: ways}, {}, None
-        self.over.discard(nonce)
+        self.over.pop(nonce, None)
+        self.heard = {nonce: self.heard.get(nonce, frozenset())}
         if ways is not None and ways not in self.plans:
-            self.plans = [*self.plans[1 - MOST_PLANS :], ways]
+            self.plans = [*self.plans, ways]
 
-    def ended(self, nonce: int, senders: frozenset[int] = frozenset()) -> None:
-        """A start has ended; of its senders it has heard of these starts."""
-        ways = self.ways_of(nonce)
-        self.open.pop(nonce, None)
+    def ended(self, nonce: int) -> None:
+        """A start has ended."""
+        ways = self.over[nonce] = self.open.pop(nonce, None) or self.retired.get(nonce)
         self.retired.pop(nonce, None)
-        self.over.add(nonce)
+        heard = self.heard.pop(nonce, frozenset())
         if ways is not None:
-            self.stopped = Stopped(nonce, ways, senders)
+            self.stopped = Start(nonce, ways, heard)
 
     def given_up(self, nonce: int) -> None:
         if self.stopped is not None and self.stopped.nonce == nonce:
@@ -135,9 +141,8 @@ class Agent:
 
     def returned(self, nonce: int) -> None:
         """A start that was given up, or that a newer one had followed, goes on."""
-        ways = self.retired.pop(nonce, None) or (self.plans[-1] if self.plans else None)
-        self.over.discard(nonce)
-        self.open[nonce] = ways
+        own = self.retired.pop(nonce, None) or self.over.pop(nonce, None)
+        self.open[nonce] = own or (self.plans[-1] if self.plans else None)
 
 
 class Reaches:
@@ -178,7 +183,7 @@ class Reaches:
     def _find_reach(self, node: Node, before: tuple[Node, ...]) -> Reach:
         name, stream = node
         agent = self._agents.get(name)
-        if agent is None:
+        if agent is None or agent.is_unknown:
             return ANYWHERE
         ways: list[Reach] = []
         for plan in agent.plans:
@@ -191,10 +196,11 @@ class Reaches:
 
     def _received(self, receiver: str, sent: Node, before: tuple[Node, ...]) -> Iterable[Reach]:
         agent = self._agents.get(receiver)
-        if agent is None or not agent.plans:
-            if agent is None or not agent.is_retired:
-                yield ANYWHERE
+        if agent is None or agent.is_unknown:
+            yield ANYWHERE
             return
+        if not agent.plans and not agent.is_retired:
+            yield ANYWHERE
         for plan in agent.plans:
             for receive, taken in plan.receives.items():
                 if taken == sent:

@@ -101,11 +101,34 @@ def test_an_agent_that_was_stopped_is_waited_for_as_long_as_others_send_to_it() 
     assert bounds(fleet_of(*stopped, retire("hub")), READINGS) == [END_OF_TIME]
     assert bounds(fleet_of(*stopped, end("edge")), READINGS) == [END_OF_TIME]
     assert bounds(fleet_of(*stopped, retire("edge")), READINGS) == [END_OF_TIME]
-    at_the_end = [*rows, progress("hub", ALERTS, END_OF_TIME), end("hub")]
-    assert bounds(fleet_of(*at_the_end), READINGS) == [END_OF_TIME], "it has taken all that the edge has sent"
+
+
+@pytest.mark.parametrize("ending", [[], [end("hub")]])
+def test_an_agent_that_has_come_to_the_end_has_taken_all_of_the_starts_that_it_has_named(ending: list[Row]) -> None:
+    """Whatever was known of its senders when it ended: shards are not in step."""
+    rows = [*NAMES, plan("edge", *EDGE), plan("hub", *HUB)]
+    at_the_end = [progress("hub", ALERTS, END_OF_TIME), *ending]
+    has_taken = register(SENT, "edge", "minutes", by="hub")
+    assert bounds(fleet_of(*rows, *at_the_end), READINGS) == [BEGINNING]
+    assert bounds(fleet_of(*rows, has_taken, *at_the_end), READINGS) == [END_OF_TIME]
     again = plan("edge", *EDGE, nonce=2)
-    assert bounds(fleet_of(*at_the_end, again), READINGS) == [BEGINNING], "but nothing of this start"
-    assert bounds(fleet_of(*at_the_end, again, end("edge", 2)), READINGS) == [END_OF_TIME]
+    for told in ([*rows, has_taken, *at_the_end, again], [*rows, again, has_taken, *at_the_end]):
+        assert bounds(fleet_of(*told), READINGS) == [BEGINNING], "nothing of the second start"
+        assert bounds(fleet_of(*told, end("edge", 2)), READINGS) == [END_OF_TIME]
+
+
+def test_chains_of_agents_that_were_stopped_are_found_however_many_there_are() -> None:
+    """Each sends to each that comes after it: there are more ways than anybody could walk."""
+    count = 40
+    names = [f"a{place}" for place in range(count)]
+    rows = [plan("a0", source("r"), send("s", "r", *names[1:]))]
+    for place, name in enumerate(names[1:], 1):
+        taken = [receive(f"from-{sender}", sender, "s") for sender in names[:place]]
+        kept = [sink(f"k-{sender}", f"from-{sender}") for sender in names[:place]]
+        rows.append(plan(name, *taken, *kept, send("s", "from-a0", *names[place + 1 :], "nobody")))
+    rows += [end(name) for name in names[1:]]
+    assert len(fleet_of(*rows).frontiers(Waiting()).sinks) == count * (count - 1) // 2
+    assert fleet_of(*rows, end("a0")).frontiers(Waiting()).sinks == {}
 
 
 def test_what_waits_survives_packing() -> None:

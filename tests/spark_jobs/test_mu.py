@@ -112,7 +112,8 @@ def test_what_a_length_window_brings_back_holds_its_sink_at_the_sent_tuple() -> 
 
 def test_deliveries_are_kept_until_no_sink_can_refer_to_them() -> None:
     stage = Stage()
-    stage(*PLANS, minute(0, 60, (A, 10)), minute(1, 120, (B, 70)))
+    has_taken = register(SENT, "edge", "minutes", by="hub")
+    stage(*PLANS, has_taken, minute(0, 60, (A, 10)), minute(1, 120, (B, 70)))
     assert figures(stage(progress("hub", ALERTS, 1_060))) == [2, 0]
     assert figures(stage(progress("hub", ALERTS, 1_061))) == [1, 0]
     assert figures(stage(progress("hub", ALERTS, END_OF_TIME))) == [0, 0]

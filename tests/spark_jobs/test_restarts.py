@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from protocol.graph import GraphBatch
 from protocol.plan import PlanDocument
-from protocol.records import END_OF_TIME
-from tests.spark_jobs.rows import document, receive, send, sink, source
+from protocol.records import END_OF_TIME, Declared, Origin
+from tests.spark_jobs.rows import document, receive, send, sink, source, window
 from tests.support.fleet_log import Shards, Speaker
-from tests.support.pipeline import CheckedPipeline, plain
+from tests.support.pipeline import CheckedPipeline, Pipeline, plain
 
 EDGE = document(source("readings"), send("out", "readings", "hub"))
 TO_SINK = document(receive("in", "edge", "out"), sink("alerts", "in"))
@@ -91,3 +93,171 @@ def test_an_agent_that_is_stopped_properly_and_started_again_misses_nothing() ->
     found = plain(fleet.micro_batch())
     assert len(found["edges"]) == len(found["source labels"]) == 2 and found["late"] == []
     fleet.end()
+
+
+@pytest.mark.parametrize("order", ["edge | hub | edge again | hub again", "edge, edge again | hub | hub again"])
+def test_an_end_means_the_same_whichever_shard_is_read_first(order: str) -> None:
+    """The hub has taken all of the edge's first start and ended; then the edge starts again."""
+    edge_plan = document(source("readings"), send("out", "readings", "hub"), sink("log", "readings"))
+    shards, pipeline = Shards(2), CheckedPipeline()
+    edge, hub = Speaker(shards, "edge", edge_plan), Speaker(shards, "hub", TO_SINK)
+    sent: list[Origin] = []
+
+    def at_edge(ts: int, promise: int) -> None:
+        reading = edge.source("readings", ts)
+        edge.deliver("log", ts, reading)
+        sent.append(edge.deliver("out", ts, reading))
+        edge.progress("log", promise)
+        edge.progress("out", promise)
+
+    def say(what: str) -> None:
+        if what == "edge":
+            at_edge(100, END_OF_TIME)
+            edge.end()
+        elif what == "hub":
+            hub.deliver("alerts", 100, sent[0])
+            hub.progress("alerts", END_OF_TIME)
+            hub.end()
+        elif what == "edge again":
+            edge.restart(edge_plan)
+            at_edge(1_000, 2_000)
+        else:
+            hub.restart(TO_SINK)
+            hub.deliver("alerts", 1_000, sent[1])
+            hub.progress("alerts", 2_000)
+        for agent in (edge, hub):
+            if agent.has_more:
+                agent.leave()
+
+    found: list[GraphBatch] = []
+    for micro_batch in order.split(" | "):
+        for what in micro_batch.split(", "):
+            say(what)
+        found.append(pipeline.run(shards.micro_batch()))
+    assert sum(len(each.edges.sink) for each in found) == 4
+    assert not any(len(each.late.sink) for each in found)
+    assert sum(len(each.source_labels) for each in found[:-1]) <= 1, "the hub has not taken the second reading yet"
+
+
+def test_a_segment_that_begins_says_nothing_new_in_the_first_micro_batch_either() -> None:
+    edge_plan = document(source("readings"), send("out", "readings", "hub"), sink("log", "readings"))
+    shards, pipeline = Shards(1), CheckedPipeline()
+    hub, edge = Speaker(shards, "hub", TO_SINK), Speaker(shards, "edge", edge_plan)
+    for ts, promise in ((100, END_OF_TIME), (1_000, 2_000)):
+        reading = edge.source("readings", ts)
+        edge.deliver("log", ts, reading)
+        sent = edge.deliver("out", ts, reading)
+        edge.progress("log", promise)
+        edge.progress("out", promise)
+        if promise == END_OF_TIME:
+            edge.end()
+            edge.leave()
+            hub.deliver("alerts", ts, sent)
+            hub.progress("alerts", END_OF_TIME)
+            hub.end()
+            hub.leave()
+            edge.restart(edge_plan)
+    edge.leave()
+    shards.begin_segments()
+    pipeline.run(shards.micro_batch())
+    hub.restart(TO_SINK)
+    hub.deliver("alerts", 1_000, sent)
+    hub.leave()
+    found = pipeline.run(shards.micro_batch())
+    assert len(found.edges.sink) == 1
+    assert not len(found.late.sink)
+
+
+def test_a_plan_counts_however_many_come_after_it() -> None:
+    """What was sent with the first one is under way while the edge is changed again and again."""
+
+    def windowed(size_ms: int) -> PlanDocument:
+        return document(
+            source("readings"), window("w", "readings", size_ms), send("out", "w", "hub"), sink("log", "readings")
+        )
+
+    shards, pipeline = Shards(2), CheckedPipeline()
+    hub, edge = Speaker(shards, "hub", TO_SINK), Speaker(shards, "edge", windowed(3_600_000))
+    hub.progress("alerts", 100_000)
+    hub.leave()
+    reading = edge.source("readings", 100_000)
+    edge.deliver("log", 100_000, reading)
+    sent = edge.deliver("out", 3_600_000, reading)
+    edge.leave()
+    for size_ms in range(1_000, 1_020):
+        edge.restart(windowed(size_ms))
+        edge.progress("log", 10_000_000)
+        edge.progress("out", 10_000_000)
+        edge.leave()
+        pipeline.run(shards.micro_batch())
+    hub.progress("alerts", 3_500_000)
+    hub.leave()
+    assert not len(pipeline.run(shards.micro_batch()).source_labels)
+    hub.deliver("alerts", 3_600_000, sent)
+    hub.leave()
+    assert len(pipeline.run(shards.micro_batch()).edges.sink) == 1
+
+
+def test_while_a_plan_cannot_be_read_nothing_expires() -> None:
+    """The oracle cannot read it either."""
+    known = document(source("readings"), window("w", "readings", 10_000), sink("alerts", "w"))
+    shards, pipeline = Shards(1), Pipeline()
+    edge = Speaker(shards, "edge", known)
+    edge.progress("alerts", 0)
+    edge.leave()
+    edge.restart(None)
+    edge.says(Declared(known.to_json().replace('"version":1', '"version":2')))
+    reading = edge.source("readings", 100)
+    for ts in (1_000, 2_000):
+        edge.deliver("alerts", ts, reading)
+        edge.progress("alerts", ts)
+        edge.leave()
+        found = pipeline.run(shards.micro_batch())
+        assert len(found.edges.sink) == 1
+        assert not len(found.source_labels)
+    edge.restart(known)
+    edge.progress("alerts", 20_000)
+    edge.leave()
+    assert len(pipeline.run(shards.micro_batch()).source_labels) == 1
+
+
+def test_a_start_that_returns_has_its_own_plan() -> None:
+    """Two devices under one name."""
+    first = document(source("readings"), window("w", "readings", 1_000), sink("minutes", "w"))
+    second = document(source("others"), window("w", "others", 1_000), sink("hours", "w"))
+    shards, pipeline = Shards(1), Pipeline()
+    device, other = Speaker(shards, "car", first), Speaker(shards, "car", first)
+    device.progress("minutes", 300)
+    device.leave()
+    other.restart(second)
+    other.progress("hours", 5_000)
+    other.leave()
+    device.deliver("minutes", 400, device.source("readings", 400))
+    device.progress("minutes", 400)
+    device.leave()
+    pipeline.run(shards.micro_batch())
+    assert pipeline.figures.frontiers == {"car/minutes": 400, "car/hours": 5_000}
+    device.progress("minutes", 1_300)
+    device.leave()
+    assert not len(pipeline.run(shards.micro_batch()).source_labels)
+
+
+def test_stamps_are_times() -> None:
+    """A sink that has come to the end has not come to a time."""
+    plan = document(source("readings"), sink("alerts", "readings"))
+    shards, pipeline = Shards(1), CheckedPipeline()
+    edge = Speaker(shards, "edge", plan)
+    edge.deliver("alerts", 100, edge.source("readings", 100))
+    edge.progress("alerts", 150)
+    edge.leave()
+    assert pipeline.run(shards.micro_batch()).stamp == 150
+    edge.progress("alerts", END_OF_TIME)
+    edge.leave()
+    assert pipeline.run(shards.micro_batch()).stamp == 150
+    edge.end()
+    edge.leave()
+    assert pipeline.run(shards.micro_batch()).stamp == 150
+    edge.restart(plan)
+    edge.deliver("alerts", 2**62, edge.source("readings", 2**62))
+    edge.leave()
+    assert pipeline.run(shards.micro_batch()).stamp == 150

@@ -16,8 +16,6 @@ computed, because in some places the design leaves freedom. `required` is the sa
   (allowed); until then, tuples that wait for what it has sent hold back (required), or not (allowed);
 * after a retirement (`late`), a sent tuple may be gone when something refers to it: a pipeline may find that out only
   when the promise of its stream has passed it; until then the sink tuple may wait (required) or not (allowed);
-* an agent that has ended is waited for as long as others may send to it. Whether it had heard of a start of theirs is
-  not known if both come in one micro-batch (not: required; it had: allowed);
 * a gap may name a tuple of which later parts come: what these tell of a sent tuple may be left out;
 * plans of all starts of an agent count (required), or only that of the source's own start, and the newest where that
   is not known, or of other agents (allowed).
@@ -103,11 +101,8 @@ class Log:
         self.deliveries: dict[int, Delivered] = {}
         self.progress: dict[int, tuple[Bound, Bound]] = {}
         self.ended: set[Start] = set()
-        self.told_at: dict[Start, int] = {}
-        """The micro-batch of a plan."""
-        self.ended_at: dict[Start, int] = {}
-        self.named_at: dict[Start, int] = {}
-        """The micro-batch in which a stream of a start was named first."""
+        self.named_by: dict[Start, set[Start]] = {}
+        """The starts of which a start has named streams."""
         self.retired: set[Start] = set()
         """Of which nothing has come since."""
         self.returned: dict[Start, set[int]] = {}
@@ -138,11 +133,10 @@ class Log:
             case Kind.REGISTER:
                 number, agent, _, name, nonce = decode(row.data)
                 self.streams[number] = (agent, nonce, name)
-                self.named_at.setdefault((agent, nonce), self.micro_batch)
+                self.named_by.setdefault(start, set()).add((agent, nonce))
             case Kind.PLAN:
                 [declared] = _records(row)
                 self.plans[start] = json.loads(declared.plan)
-                self.told_at[start] = self.micro_batch
             case Kind.DELIVERY:
                 self._add_deliveries(row.data, before)
             case Kind.PROGRESS:
@@ -155,7 +149,6 @@ class Log:
                 self.gaps += [(row.agent, gap) for gap in _records(row)]
             case Kind.END:
                 self.ended.add(start)
-                self.ended_at[start] = self.micro_batch
 
     def _add_deliveries(self, data: bytes, before: Mapping[int, tuple[Bound, Bound]]) -> None:
         chunk = read_deliveries(data)
@@ -319,6 +312,8 @@ class Log:
         if newest in self.ended:
             return self._promised_before_it_stopped(*newest, sink, required)
         promise = self._promised(agent, starts[-1], sink, required)
+        if promise == INFINITY:
+            promise = self._promised_before_it_stopped(*newest, sink, required)
         if not required:
             for nonce in starts[:-1]:
                 if (agent, nonce) not in self.ended and (agent, nonce) not in self.returned:
@@ -328,8 +323,8 @@ class Log:
     def _promised_before_it_stopped(
         self, agent: str, nonce: int, sink: str, required: bool, seen: tuple[str, ...] = ()
     ) -> Bound:
-        """Of an agent that has ended: as long as others send to it, it may start again and take what it has not taken.
-        If it had come to the end of that, it has taken all, but for what comes of later starts of its senders."""
+        """Of an agent that has ended, or is about to: as long as others send to it, it may start again and take what it
+        has not taken. If it has come to the end of that, there is no more but of starts that it has never named."""
         found: Bound = INFINITY
         plan = self.plans[agent, nonce]
         for node in plan["nodes"]:
@@ -350,11 +345,7 @@ class Log:
                 if not is_new:
                     continue
             else:
-                heard_at = min(
-                    self.told_at[sender, newest],
-                    self.named_at.get((sender, newest), self.micro_batch + 1),
-                )
-                is_new = heard_at > self.ended_at[agent, nonce] - required
+                is_new = (sender, newest) not in self.named_by.get((agent, nonce), set())
             numbers = [
                 number
                 for number, stream in self.streams.items()
