@@ -339,6 +339,13 @@ class Crash:
 
 
 @dataclass(frozen=True)
+class Stop:
+    """An agent is stopped as it should be and starts again: its open windows are lost."""
+
+    agent: int
+
+
+@dataclass(frozen=True)
 class Lose:
     """Batches of an agent that its spool has dropped."""
 
@@ -365,7 +372,7 @@ class Arrive:
     ends: bool = True
 
 
-Step = Feed | Take | Crash
+Step = Feed | Take | Crash | Stop
 Fault = Lose | Garble
 
 
@@ -443,12 +450,20 @@ class _Running:
                 waiting.popleft()
         self.start()
 
+    def stop(self) -> None:
+        self._end()
+        self.start()
+
+    def _end(self) -> None:
+        self.rows.append(pending(End(0), PACKER))
+        self.starts[-1][0].ended = True
+
     def finish(self) -> None:
         for source, items in self.items.items():
             self.engine.feed(source, list(items))
         self.engine.finish()
         self.take(len(self.inbox))
-        self.rows.append(pending(End(0), PACKER))
+        self._end()
 
 
 def _items(items: Sequence[Item]) -> list[Any]:
@@ -482,6 +497,8 @@ def _run(scenario: Scenario) -> dict[str, _Running]:
                 acting.take(step.lists)
             case Crash():
                 acting.crash(step.items)
+            case Stop():
+                acting.stop()
     for each in agents:
         each.finish()
     return running
@@ -493,7 +510,7 @@ def _batches(scenario: Scenario, number: int, agent: _Running) -> list[tuple[byt
     made: list[tuple[bytes, bool]] = []
     sizes = cycle(scenario.sizes)
     for place, (start, rows) in enumerate(agent.starts):
-        if place:
+        if place and not agent.starts[place - 1][0].ended:
             rows.insert(1, pending(agent.starts[place - 1][0].gap(), PACKER))
         batches = _cut(rows, sizes)
         lost: list[bytes] = []
@@ -599,7 +616,7 @@ def scenarios(draw: st.DrawFn, spice: Spice | None = None) -> Scenario:
         st.builds(Take, which, st.integers(1, 4)),
     ]
     if spice.crashes:
-        steps.append(st.builds(Crash, which, st.integers(0, 2)))
+        steps += [st.builds(Crash, which, st.integers(0, 2)), st.builds(Stop, which)]
     faults = st.builds(Lose, which, st.integers(1, 6), st.integers(1, 3)) | st.builds(Garble, which, st.integers(1, 6))
     retire = st.booleans() if spice.retirements else st.just(False)
     return Scenario(
