@@ -68,7 +68,7 @@ class EpochState:
     @property
     def receives(self) -> bool:
         """Whether others send to it."""
-        return any(node.operator == "receive" for node in nodes_of(self.plan))
+        return any(node.operator == "receive" for node in nodes_of(self.plan) or ())
 
     def trimmed(self, gap: Gap) -> Gap | None:
         """What of a gap is missing here, None if nothing is. An acknowledgement may have been lost, and then the agent
@@ -153,19 +153,19 @@ class EpochState:
 
 
 @lru_cache(1024)
-def nodes_of(plan: bytes) -> tuple[Node, ...]:
-    """Of a plan that nobody vouches for: what cannot be read has none."""
+def nodes_of(plan: bytes) -> tuple[Node, ...] | None:
+    """Of a plan that nobody vouches for; None if it cannot be read."""
     try:
         declared = cast("list[Declared]", decode_section(Kind.PLAN, plan, StreamId("", 0, ""))) if plan else []
         return tuple(node for each in declared for node in PlanDocument.from_json(each.plan).nodes)
     except (MalformedBatch, PlanError):
-        return ()
+        return None
 
 
 @lru_cache(1024)
 def sends_in(plan: bytes) -> frozenset[str]:
     """The names of the streams that a plan sends to other agents."""
-    return frozenset(delivering_name(node) for node in nodes_of(plan) if node.operator == "send")
+    return frozenset(delivering_name(node) for node in nodes_of(plan) or () if node.operator == "send")
 
 
 def _from(first: int, span: tuple[int, int] | None) -> tuple[int, int] | None:

@@ -15,7 +15,7 @@ from typing import cast
 
 import numpy as np
 
-from collector.epochs import MOST_OWN_STREAMS, AgentEpochs, Arrival, EpochState, Tally, sends_in
+from collector.epochs import MOST_OWN_STREAMS, AgentEpochs, Arrival, EpochState, Tally, nodes_of, sends_in
 from collector.log import NOBODY, LogDamaged, LogError, Row, ShardWriter
 from collector.log.writer import SEGMENT_BYTES
 from collector.quarantine import Quarantine
@@ -67,6 +67,7 @@ class Counters:
     rows: int = 0
     malformed: int = 0
     quarantined: int = 0
+    unreadable_plans: int = 0
     gaps: int = 0
     reflashed: int = 0
     duplicate_agents: int = 0
@@ -322,6 +323,9 @@ class ShardLog:
             elif kind is not Kind.PLAN or not made.state.plan:  # what stands for lost batches repeats the plan
                 made.add(kind, raw)
                 made.records += len(section)
+                if kind is Kind.PLAN and nodes_of(raw) is None:
+                    self.counters.unreadable_plans += 1
+                    _LOG.warning("a plan cannot be read, so its Sends are not known agent=%s", made.state.agent)
         header = batch.header
         if header.covers > 1 and made.given_up_before < header.next_seq:
             made.add_gap(Gap(GIVEN_UP, header.epoch, header.nonce, (made.seq, header.next_seq - 1)))

@@ -61,9 +61,10 @@ def remove_passed(log: Path, checkpoint: Path, after_s: float) -> dict[int, list
     return removed
 
 
-def remove_results(store: StoreWriter, after_s: float) -> Removed:
-    """Delete results that are complete and so old, and readings that have expired and that no result is left of."""
-    removed = store.retain(int((time.time() - after_s) * 1000))
+def remove_results(store: StoreWriter, after_s: float, is_over: Callable[[], bool] = lambda: False) -> Removed:
+    """Delete results that are complete and so old, and readings that have expired and that no result is left of, as
+    long as it is not over."""
+    removed = store.retain(int((time.time() - after_s) * 1000), is_over)
     if removed.sinks or removed.sources:
         _LOG.info("results removed sinks=%d sources=%d edges=%d", removed.sinks, removed.sources, removed.edges)
     return removed

@@ -105,7 +105,11 @@ def run(options: SparkOptions) -> None:
                 lambda age: remove_passed(options.log, options.checkpoint, age),
                 at_last=options.once,
             ),
-            removing(options.remove_results_after_s, lambda age: remove_results(writer, age), at_last=options.once),
+            removing(
+                options.remove_results_after_s,
+                lambda age: remove_results(writer, age, stopping.is_set),
+                at_last=options.once,
+            ),
         ):
             writer.made_from({"log": identity, "--algorithm": options.algorithm, "--levels": str(options.levels)})
             job_options = _job_options(options, placement, settings)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -44,10 +44,17 @@ class Removed:
     payloads: int
 
 
-class _Retention:
-    """One run over the whole store."""
+class _Over(Exception):
+    """There is no time for the next step."""
 
-    def __init__(self, path: Path, tables: Tables, turn: threading.Lock, before_ts: int) -> None:
+
+class _Retention:
+    """One run over the whole store, or until it is over."""
+
+    def __init__(
+        self, path: Path, tables: Tables, turn: threading.Lock, before_ts: int, is_over: Callable[[], bool]
+    ) -> None:
+        self._is_over = is_over
         self._path = path
         self._tables = tables
         self._db = tables.db
@@ -58,6 +65,8 @@ class _Retention:
     @contextmanager
     def _step(self) -> Iterator[Counter[str]]:
         """A transaction; what it removes is counted in the same one."""
+        if self._is_over():
+            raise _Over
         with self._turn, errors_told(self._path), transaction(self._db):
             counts: Counter[str] = Counter()
             yield counts
@@ -189,13 +198,16 @@ def _remove(pages: Pages, page: int, entries: list[Numbers], gone: Numbers) -> i
     return int((~left).sum())
 
 
-def remove_before(path: Path, tables: Tables, turn: threading.Lock, before_ts: int) -> Removed:
-    """Remove what is complete and older than this; `turn` is taken for each step."""
-    run = _Retention(path, tables, turn, before_ts)
-    run.note()
-    run.remove_sinks()
-    run.remove_sources()
-    run.remove_deliveries()
-    run.remove_payloads()
-    run.forget_batches()
+def remove_before(
+    path: Path, tables: Tables, turn: threading.Lock, before_ts: int, is_over: Callable[[], bool]
+) -> Removed:
+    """Remove what is complete and older than this; `turn` is taken for each step. The graph stays whole."""
+    run = _Retention(path, tables, turn, before_ts, is_over)
+    with suppress(_Over):
+        run.note()
+        run.remove_sinks()
+        run.remove_sources()
+        run.remove_deliveries()
+        run.remove_payloads()
+        run.forget_batches()
     return Removed(**{name: run.removed[name] for name in Removed.__slots__})

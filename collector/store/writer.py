@@ -141,10 +141,11 @@ class StoreWriter:
             add_counts(self._db, counts)
         return written
 
-    def retain(self, before_ts: int) -> Removed:
+    def retain(self, before_ts: int, is_over: Callable[[], bool] = lambda: False) -> Removed:
         """Remove what is complete and older than this, keeping the graph whole, and the changes and keys of batches
-        that were written before. Made of many short transactions: batches may be written between them."""
-        return remove_before(self._path, self._tables, self._turn, before_ts)
+        that were written before. Made of many short transactions: batches may be written between them, and it ends
+        between two of them when it is over."""
+        return remove_before(self._path, self._tables, self._turn, before_ts, is_over)
 
     def _query(self, name: str) -> int:
         self._db.execute("INSERT OR IGNORE INTO queries (name) VALUES (?)", (name,))

@@ -130,6 +130,14 @@ def test_hostile_batches_are_put_away_and_the_shard_goes_on(shard: Shard, name: 
     assert shard.take(AGENT, AGENT.framed(2))[1].next_seq == 3
 
 
+def test_a_plan_that_cannot_be_read_is_logged_counted_and_said(shard: Shard, caplog: pytest.LogCaptureFixture) -> None:
+    batch = AGENT.batch(0, Declared('{"version": 2}'))
+    assert shard.take(AGENT, frame(batch, AGENT.name, True))[1].next_seq == 1
+    assert shard.records(Kind.PLAN) == [Declared('{"version": 2}')]
+    assert shard.log.counters.unreadable_plans == 1
+    assert f"a plan cannot be read, so its Sends are not known agent={AGENT.name}" in caplog.text
+
+
 def test_a_defect_of_ours_does_not_stop_the_shard(
     shard: Shard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

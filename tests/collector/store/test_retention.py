@@ -49,6 +49,26 @@ def test_everything_old_goes_and_is_counted(tmp_path: Path) -> None:
         assert [each.id for each in reader.every_source()] == [S[2]]
 
 
+def test_it_can_be_cut_short_between_two_steps_and_goes_on_next_time(tmp_path: Path) -> None:
+    with QuickWriter(tmp_path / "g.db", clock_ms=lambda: 10**6) as writer, StoreReader(tmp_path / "g.db") as reader:
+        writer.write(
+            graph_batch(
+                "q",
+                0,
+                sinks={K[0]: 1},
+                sources={S[0]: 1},
+                edges=[(K[0], S[0])],
+                sink_labels=[K[0]],
+                source_labels=[S[0]],
+            )
+        )
+        asked = iter([False, False])  # to note it, and the first sinks
+        removed = writer.retain(5, lambda: next(asked, True))
+        assert (removed.sinks, removed.edges, removed.sources) == (1, 1, 0)
+        assert [each.id for each in reader.every_source()] == [S[0]]
+        assert writer.retain(5).sources == 1
+
+
 def test_a_source_that_was_labelled_after_its_sinks_were_gone_goes_too(tmp_path: Path) -> None:
     with QuickWriter(tmp_path / "g.db", clock_ms=lambda: 10**6) as writer, StoreReader(tmp_path / "g.db") as reader:
         writer.write(graph_batch("q", 0, sinks={K[0]: 1}, sources={S[0]: 1}, edges=[(K[0], S[0])], sink_labels=[K[0]]))
