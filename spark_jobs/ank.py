@@ -81,6 +81,7 @@ class _Work:
         rows: list[Columns] = []
         if told is not None:
             ids, times, references, part = told
+            self._latest = int(times[times < ENDLESS].max(initial=BEGINNING))
             one, nothing = np.ones(len(ids), "<i8"), np.zeros(len(ids), "<i8")
             rows.append([ids, times, references, one, (part & OTHER_PARTS).astype("<i8"), nothing])
         if resolved is not None:
@@ -120,7 +121,6 @@ class _Work:
         flags = np.bitwise_or.reduceat(flags, begins)
         is_new = ~np.isin(ids, known)
         self._tell(Kind.NEW_SINK, ids[is_new], times[is_new])
-        self._latest = max((each for each in times.tolist() if each < ENDLESS), default=BEGINNING)
         streams, which = np.unique(ids >> SEQ_BITS, return_inverse=True)
         watermarks = np.array([self._fleet.watermark(each) for each in streams.tolist()], "<i8")
         is_whole = parts == others + 1

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from protocol.graph import EdgeFlag
@@ -47,6 +47,7 @@ from tests.support.oracle import (
     Map,
     Query,
     Receive,
+    Recent,
     Send,
     Sink,
     Source,
@@ -364,7 +365,32 @@ def whole(batches: list[Any]) -> dict[str, list[Any]]:
     return found
 
 
+_ALL_PROMISED_BEFORE_ALL_IS_TOLD = Scenario(
+    {
+        "car": (
+            Source("s0", disorder_ms=1),
+            Source("s1"),
+            Map("n1", "s1", "negated"),
+            Send("s0-out", "s0", ("gateway",)),
+            Send("n1-out", "n1", ("gateway",)),
+        ),
+        "gateway": (
+            Receive("s0-in", "s0-out", "car"),
+            Aggregate("n0", "s0-in", Recent(0), ("collect",)),
+            Sink("k0", "n0"),
+            Receive("n1-in", "n1-out", "car"),
+            Sink("k1", "n1-in"),
+        ),
+    },
+    {"car": {"s0": [(1, 0)], "s1": [(-4, 0), (2, 0)]}, "gateway": {}},
+    sizes=(1,),
+    backwards=True,
+    shards=1,
+)
+
+
 @given(scenarios(Spice(agents=(1, 2, 3))), st.integers(3, 8))
+@example(_ALL_PROMISED_BEFORE_ALL_IS_TOLD, 3)
 @some_examples
 def test_the_graph_does_not_depend_on_the_number_of_buckets(scenario: Scenario, buckets: int) -> None:
     rows = rows_of(scenario)
