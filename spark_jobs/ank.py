@@ -23,7 +23,7 @@ from spark_jobs.chunks import Chunk, Kind, joined
 from spark_jobs.fleet import ENDLESS, Fleet
 from spark_jobs.limits import Limits
 from spark_jobs.shelf import Columns, Groups, Layout, Shelf, by_stream
-from spark_jobs.split import read_control
+from spark_jobs.split import Control, read_control
 from spark_jobs.state import State
 from spark_jobs.waiting import Waiting, read_waiting
 
@@ -43,10 +43,13 @@ class Ank:
     def run(self, state: State, bucket: int, chunks: Sequence[Chunk]) -> list[Chunk]:
         """What the store gets from one bucket in one micro-batch."""
         fleet = Fleet.load(state)
-        for shard, rows in read_control(chunks):
-            fleet.apply(shard, rows)
-        fleet.save(state)
+        controls = read_control(chunks)
+        for control in controls:
+            fleet.apply(control.shard, control.rows)
+        fleet.drop_promises()
         work = _Work(state, bucket, fleet, read_waiting(chunks, self._buckets))
+        for control in controls:
+            work.note_latest(control)
         work.sink_tuples(joined(chunks, Kind.SINK), joined(chunks, Kind.RESOLVED))
         edges = joined(chunks, Kind.EDGE)
         if edges is not None:
@@ -54,6 +57,8 @@ class Ank:
         work.label_sources()
         work.forget_pairs()
         work.save()
+        work.forget_streams()
+        fleet.save(state)
         return [*(chunk for chunk in chunks if chunk.kind >= Kind.ROWS), *work.out]
 
 
@@ -67,7 +72,8 @@ class _Work:
         self._pending = Shelf(state, "pending", _PENDING, time=1, groups=_of_pending)
         self._pairs = Shelf(state, "pairs", _PAIRS, time=1, groups=by_stream)
         self._labelled = Limits(state, "labelled")
-        self._latest = BEGINNING  # of the sink tuples that are told now
+        self._latest = Limits(state, "latest")  # the time of the youngest tuple of each stream
+        self._told_latest = BEGINNING  # of the sink tuples that are told now
         self.out: list[Chunk] = []
 
     def _tell(self, kind: Kind, *columns: NDArray[np.generic]) -> None:
@@ -81,7 +87,7 @@ class _Work:
         rows: list[Columns] = []
         if told is not None:
             ids, times, references, part = told
-            self._latest = int(times[times < ENDLESS].max(initial=BEGINNING))
+            self._told_latest = int(times[times < ENDLESS].max(initial=BEGINNING))
             one, nothing = np.ones(len(ids), "<i8"), np.zeros(len(ids), "<i8")
             rows.append([ids, times, references, one, (part & OTHER_PARTS).astype("<i8"), nothing])
         if resolved is not None:
@@ -142,7 +148,8 @@ class _Work:
             columns = (sinks, sink_times, sources, times, parts, flags)
             sinks, sink_times, sources, times, parts, flags = (column[is_new] for column in columns)
         self._remember(sinks, sink_times, sources, parts)
-        is_late = times < self._labelled.of(sources >> SEQ_BITS)
+        streams = sources >> SEQ_BITS
+        is_late = (times < self._labelled.of(streams, self._fleet.gone)) | self._fleet.gone.contain(streams)
         if is_late.any():
             reasons = np.full(int(is_late.sum()), Reason.AFTER_LABEL, "u1")
             self._tell(Kind.LATE, sinks[is_late], sources[is_late], times[is_late], reasons)
@@ -245,7 +252,6 @@ class _Work:
             bound = self._frontiers.bound(number)
             if bound < END_OF_TIME:
                 self._labelled.rise(number, bound)
-        self._labelled.save()
         self._tell(Kind.STAMP, np.array([self._stamp()], "<i8"))
         kept = [LEVEL, *map(len, shelves), sum(shelf.bytes for shelf in shelves)]
         self._tell(Kind.FIGURES, np.array(kept, "<i8"))
@@ -253,12 +259,31 @@ class _Work:
             behind = sorted((reached, *sink) for sink, reached in self._frontiers.sinks.items())[:MOST_FRONTIERS]
             self.out.append(Chunk(Kind.FRONTIERS, 0, json.dumps(behind).encode()))
 
+    def note_latest(self, control: Control) -> None:
+        """Of the streams of a shard, until they are forgotten."""
+        for stream, ts in zip(control.streams.tolist(), control.latest.tolist(), strict=True):
+            if stream not in self._fleet.gone:
+                self._latest.rise(stream, ts)
+
+    def forget_streams(self) -> None:
+        """Forget the names of streams of which nothing is left: who names a tuple of them now is late."""
+        indexes = [shelf.index.first for shelf in (self._sources, self._pending, self._pairs)]
+        left = {*self._waiting.oldest, *np.unique(np.concatenate(indexes)).tolist()}
+        gone = self._fleet.forget(lambda number: number not in left and self._has_passed(number))
+        for limits in (self._labelled, self._latest):
+            limits.forget(gone)
+            limits.save()
+
+    def _has_passed(self, stream: int) -> bool:
+        """Whether no sink will name any tuple of a stream any more, whoever returns."""
+        return self._latest.get(stream) < self._frontiers.bound(stream) and not self._fleet.may_return(stream)
+
     def _stamp(self) -> int:
         """How far the sinks have come that have said anything, never back. If all have ended, what they have told."""
         told = [reached for reached in self._frontiers.sinks.values() if BEGINNING < reached < ENDLESS]
         before = self._state.get("stamp", 0)
         last = BEGINNING if before is None else int(np.frombuffer(before, "<i8")[0])
-        stamp = max(last, min(told, default=self._latest))
+        stamp = max(last, min(told, default=self._told_latest))
         if stamp > last:
             self._state.put("stamp", 0, np.array([stamp], "<i8").tobytes())
         return stamp

@@ -86,7 +86,7 @@ def flatten(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _numbers(chunk: Chunk) -> tuple[Numbers, Numbers, Numbers, NDArray[np.uint8] | None]:
     if chunk.kind == Kind.CONTROL:
         reached = np.array(
-            [each for _, rows in read_control([chunk]) for row in rows for each in reached_ms(row)], "<i8"
+            [each for control in read_control([chunk]) for row in control.rows for each in reached_ms(row)], "<i8"
         )
         nothing = np.zeros(len(reached), "<i8")
         return nothing, nothing, reached, None

@@ -11,7 +11,7 @@ step with each other, so the order between them means nothing.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
@@ -23,6 +23,7 @@ from protocol.records import BEGINNING, END_OF_TIME, Gap
 from protocol.row import Row
 from protocol.wire.sections import Kind, decode_section
 from protocol.wire.values import decode
+from spark_jobs.ranges import Ranges
 from spark_jobs.reach import ANYWHERE, NOWHERE, Agent, Node, Reach, Reaches, Start, ways_of
 from spark_jobs.state import State
 from spark_jobs.waiting import Waiting
@@ -48,6 +49,8 @@ class _Names:
     agents: dict[str, Agent] = field(default_factory=dict)
     lost: dict[Stream, list[tuple[int, int]]] = field(default_factory=dict)
     """Tuples of Sends that will never come."""
+    gone: Ranges = field(default_factory=Ranges)
+    """Streams of starts that are over and of which nothing is left: their names are forgotten."""
     shards: set[int] = field(default_factory=set)
     """Of which something was told: snapshots of their later segments say nothing new."""
 
@@ -57,6 +60,8 @@ class _Kept(NamedTuple):
 
     names: _Names
     reaches: Reaches
+    past: list[int]
+    """Streams of starts that are over."""
 
 
 _CACHE: dict[bytes, _Kept] = {}
@@ -66,9 +71,10 @@ _MOST_CACHED = 8
 class Fleet:
     """The fleet as one bucket of one stage knows it. Load, apply what is new, save, ask."""
 
-    def __init__(self, names: _Names, reaches: Reaches, progress: dict[int, tuple[int, int]]) -> None:
-        self._names = names
-        self._reaches = reaches
+    def __init__(self, kept: _Kept, progress: dict[int, tuple[int, int]]) -> None:
+        self._names = kept.names
+        self._reaches = kept.reaches
+        self._past = kept.past
         self._shared = True
         self.progress = progress
         """Of a delivering stream: watermark and hold."""
@@ -81,33 +87,60 @@ class Fleet:
         kept = _CACHE.get(blob)
         if kept is None:
             names = pickle.loads(blob) if blob else _Names()
-            kept = _Kept(names, Reaches(names.agents))
+            kept = _Kept(names, Reaches(names.agents), _past(names))
             _cache(blob, kept)
         promises = state.get("progress", 0)
         columns = unpack(promises) if promises else [np.empty(0, "<i8")] * 3
         numbers, watermarks, holds = (column.tolist() for column in columns)
-        return cls(kept.names, kept.reaches, dict(zip(numbers, zip(watermarks, holds, strict=True), strict=True)))
+        return cls(kept, dict(zip(numbers, zip(watermarks, holds, strict=True), strict=True)))
 
     def save(self, state: State) -> None:
+        """Keep it for the next micro-batch."""
         if not self._shared:
-            self._forget()
             blob = pickle.dumps(self._names, protocol=5)
             state.put("fleet", 0, blob)
-            _cache(blob, _Kept(self._names, self._reaches))
+            _cache(blob, _Kept(self._names, self._reaches, _past(self._names)))
             self._shared = True
         promises = sorted(self.progress.items())
         columns = [[number for number, _ in promises], *([each[side] for _, each in promises] for side in (0, 1))]
         state.put("progress", 0, pack([np.array(column, "<i8") for column in columns]))
 
-    def _forget(self) -> None:
+    @property
+    def gone(self) -> Ranges:
+        """The streams that were forgotten."""
+        return self._names.gone
+
+    def forget(self, can_go: Callable[[int], bool]) -> list[int]:
+        """Forget the names of streams of starts that are over, if nothing is left of them; returns which. What is told
+        of them after all is late."""
+        going = [number for number in (self._past if self._shared else _past(self._names)) if can_go(number)]
+        if going:
+            names = self._own()
+            names.gone.add(going)
+            for number in going:
+                del names.numbers[names.streams.pop(number)]
+            left = frozenset(stream.nonce for stream in names.streams.values())
+            for agent in names.agents.values():
+                agent.over = {nonce: ways for nonce, ways in agent.over.items() if nonce in left}
+                agent.heard = {nonce: others & left for nonce, others in agent.heard.items()}
+        return going
+
+    def may_return(self, number: int) -> bool:
+        """Whether there are sinks that tuples of a stream can reach whose agents were given up, and may come back."""
+        agents = self._names.agents
+        return any(agents[agent].retired for agent, _ in self.reach(number).sinks if agent in agents)
+
+    def drop_promises(self) -> None:
         """What a start had promised or lost does not matter once it is over: nothing more comes of it. But an agent
         that was stopped goes on where it was."""
+        if self._shared:
+            return
         agents = self._names.agents
         stopped = {(name, agent.stopped.nonce) for name, agent in agents.items() if agent.stopped}
         self.progress = {
             number: each
             for number, each in self.progress.items()
-            if not self.is_over(number) or self._names.streams[number][:2] in stopped
+            if not self.is_over(number) or (number not in self.gone and self._names.streams[number][:2] in stopped)
         }
         self._names.lost = {
             each: of for each, of in self._names.lost.items() if each.nonce not in agents[each.agent].over
@@ -138,10 +171,12 @@ class Fleet:
                 self._tell(row)
 
     def _progress(self, row: Row) -> None:
+        chunk = read_progress(row.data)
+        if self.gone.contain(chunk.stream).any():  # a start that was forgotten: nobody waits for what it says now
+            return
         agent = self._names.agents.get(row.agent)
         if agent is not None and row.nonce not in agent.open and (agent.plans or row.nonce in agent.retired):
             self._own().agents[row.agent].returned(row.nonce)
-        chunk = read_progress(row.data)
         for number, watermark, hold in zip(
             chunk.stream.tolist(), chunk.watermark.tolist(), chunk.hold.tolist(), strict=True
         ):
@@ -191,6 +226,8 @@ class Fleet:
             agent.given_up(row.nonce)
 
     def _register(self, number: int, stream: Stream) -> None:
+        if number in self.gone:
+            return
         names = self._own()
         names.streams[number] = stream
         names.numbers[stream] = number
@@ -204,7 +241,7 @@ class Fleet:
         """Where tuples of a stream can get to."""
         stream = self._names.streams.get(number)
         if stream is None:
-            return ANYWHERE
+            return NOWHERE if number in self.gone else ANYWHERE
         found = self._reaches.of((stream.agent, stream.name))
         if found is ANYWHERE and self.is_over(number) and not self._names.agents[stream.agent].is_unknown:
             return NOWHERE
@@ -218,7 +255,7 @@ class Fleet:
         """Whether nothing more will come of a stream: its start has ended."""
         stream = self._names.streams.get(number)
         agent = self._names.agents.get(stream.agent) if stream else None
-        return stream is not None and agent is not None and stream.nonce in agent.over
+        return number in self.gone or (stream is not None and agent is not None and stream.nonce in agent.over)
 
     def is_retired(self, number: int) -> bool:
         """Whether the start that a stream is of was given up. Others may have heard of a later one already."""
@@ -347,6 +384,13 @@ class Frontiers:
     def of(self, streams: Numbers) -> Numbers:
         """Bounds of many streams."""
         return np.array([self.bound(each) for each in streams.tolist()], "<i8")
+
+
+def _past(names: _Names) -> list[int]:
+    """The streams of starts that are over, but for agents that were stopped: these go on where they were."""
+    over = {(name, nonce) for name, agent in names.agents.items() for nonce in agent.over}
+    over -= {(name, agent.stopped.nonce) for name, agent in names.agents.items() if agent.stopped}
+    return [number for number, stream in names.streams.items() if stream[:2] in over]
 
 
 def _cache(blob: bytes, kept: _Kept) -> None:

@@ -44,9 +44,9 @@ class Mu:
         references = joined(chunks, Kind.REFERENCE)
         if references is not None and self._level == 1:
             references.append(fleet.promised(references[_SINK] >> SEQ_BITS))
-        for shard, rows in read_control(chunks):
-            fleet.apply(shard, rows)
-        fleet.save(state)
+        for control in read_control(chunks):
+            fleet.apply(control.shard, control.rows)
+        fleet.drop_promises()
         before = read_waiting(chunks, self._buckets if self._level > 1 else 0)
         work = _Work(self, state, fleet, fleet.frontiers(before))
         sent = joined(chunks, Kind.SENT)
@@ -55,6 +55,8 @@ class Mu:
         work.resolve(work.due(None if sent is None else sent[1]), references)
         work.purge()
         waiting = work.save()
+        work.forget_streams(before)
+        fleet.save(state)
         for sink, hold in before.hold.items():
             waiting.add(sink, hold, before.oldest[sink])
         told = waiting.packed()
@@ -161,7 +163,7 @@ class _Work:
     def _marked(self, references: Columns) -> Columns:
         """Mark the references that come too late for deliveries that may have been let go of. Those that have waited do
         not: nothing is let go of that they would have found."""
-        is_late = references[_SENT_TS] < self._purged.of(references[_SENT] >> SEQ_BITS)
+        is_late = references[_SENT_TS] < self._purged.of(references[_SENT] >> SEQ_BITS, self._fleet.gone)
         marks = np.where(is_late, np.uint8(_TOO_LATE), np.uint8(0))
         return [*references[:_PARTS], references[_PARTS] | marks, references[_PROMISE]]
 
@@ -268,7 +270,6 @@ class _Work:
         """Keep everything; returns what waits."""
         self._deliveries.save()
         self._waiting.save()
-        self._purged.save()
         waiting, index, fleet = Waiting(), self._waiting.index.lowest(), self._fleet
         for sent, sink, low, oldest, promise in zip(*(column.tolist() for column in index), strict=True):
             if fleet.is_retired(sent):  # what comes of it after all is late
@@ -281,6 +282,13 @@ class _Work:
                 bound = low + delay
             waiting.add(sink, min(oldest, bound), oldest)
         return waiting
+
+    def forget_streams(self, before: Waiting) -> None:
+        """Forget the names of streams of which nothing is left here: what refers to them is late or lost."""
+        index = self._waiting.index
+        left = {*before.oldest, *np.unique(np.r_[self._deliveries.index.first, index.first, index.second]).tolist()}
+        self._purged.set_aside(self._fleet.forget(lambda number: number not in left))
+        self._purged.save()
 
     def figures(self) -> tuple[int, int, int]:
         """How many deliveries are kept and how many references wait, and the bytes of both."""

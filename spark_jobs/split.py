@@ -7,11 +7,13 @@ bucket takes part in every micro-batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from protocol.chunks import DeliveryChunk, pack, read_deliveries, read_progress
+from protocol.chunks import SEQ_BITS, DeliveryChunk, Numbers, pack, read_deliveries, read_progress, unpack
+from protocol.records import BEGINNING
 from protocol.row import Row
 from protocol.wire.sections import Kind as RowKind
 from spark_jobs.chunks import Chunk, Kind, bucket_of, by_bucket, pack_rows, read_rows
@@ -43,7 +45,7 @@ def split(shard: int, rows: Iterable[Row], buckets: int) -> Iterator[Chunk]:
     last = list(promises.taken())
     control += last
     kept += last
-    told = np.array([shard], "<i8").tobytes() + pack_rows(control)
+    told = pack([np.array([shard], "<i8"), *_latest(deliveries), np.frombuffer(pack_rows(control), "u1")])
     for bucket in range(buckets):
         yield Chunk(Kind.CONTROL, bucket, told)
     if kept:
@@ -78,11 +80,37 @@ class _Promises:
             yield Row(RowKind.PROGRESS, name, nonce, self._seqs[name, nonce], data)
 
 
-def read_control(chunks: Iterable[Chunk]) -> Iterator[tuple[int, list[Row]]]:
-    """The control rows of each shard."""
-    found = [chunk.data for chunk in chunks if chunk.kind == Kind.CONTROL]
-    for data in sorted(found, key=lambda each: int(np.frombuffer(each, "<i8", 1)[0])):
-        yield int(np.frombuffer(data, "<i8", 1)[0]), read_rows(data[8:])
+def _latest(deliveries: Sequence[DeliveryChunk]) -> tuple[Numbers, Numbers]:
+    """The streams of the agents themselves that have something in these deliveries, and the time of the youngest."""
+    ids = [column for each in deliveries for column in (each.id, each.origin_id[each.remote == 0])]
+    times = [column for each in deliveries for column in (each.ts, each.origin_ts[each.remote == 0])]
+    if not ids:
+        return np.empty(0, "<i8"), np.empty(0, "<i8")
+    streams, which = np.unique(np.concatenate(ids) >> SEQ_BITS, return_inverse=True)
+    youngest = np.full(len(streams), BEGINNING, "<i8")
+    np.maximum.at(youngest, which, np.concatenate(times))
+    return streams, youngest
+
+
+class Control(NamedTuple):
+    """What a shard says that concerns everybody."""
+
+    shard: int
+    rows: list[Row]
+    streams: Numbers
+    """Those of the shard's agents that have something in deliveries now."""
+    latest: Numbers
+    """The time of the youngest of each."""
+
+
+def read_control(chunks: Iterable[Chunk]) -> list[Control]:
+    """Of each shard, in order."""
+    found: list[Control] = []
+    for chunk in chunks:
+        if chunk.kind == Kind.CONTROL:
+            shard, streams, latest, rows = unpack(chunk.data)
+            found.append(Control(int(shard[0]), read_rows(rows.tobytes()), streams, latest))
+    return sorted(found, key=lambda each: each.shard)
 
 
 def _split_deliveries(shard: int, deliveries: list[DeliveryChunk], buckets: int) -> Iterator[Chunk]:

@@ -287,3 +287,26 @@ def test_a_later_snapshot_of_the_same_shard_is_no_news() -> None:
     fleet_of(plan("hub", *HUB, nonce=2), progress("hub", ALERTS, 10_000, nonce=2), state=state)
     fleet = fleet_of(snapshot("hub", 1, plan("hub", *HUB), {"alerts": ALERTS}), state=state)
     assert fleet.is_over(ALERTS)
+
+
+# Starts that are forgotten
+
+
+def test_what_is_forgotten_is_over_and_reaches_nobody() -> None:
+    state = PlainState()
+    fleet = fleet_of(*NAMES, plan("edge", *EDGE), plan("hub", *HUB), plan("edge", *EDGE, nonce=2), state=state)
+    assert fleet.forget(lambda number: number == SENT) == [SENT], "the other one is needed"
+    fleet.save(state)
+    again = [register(SENT, "edge", "minutes"), progress("edge", SENT, 5), progress("edge", READINGS, 5)]
+    fleet = fleet_of(*again, state=state)
+    assert fleet.is_over(SENT) and fleet.watermark(SENT) == END_OF_TIME
+    assert fleet.stream(SENT) is None
+    assert bounds(fleet, SENT) == [END_OF_TIME]
+    assert fleet.forget(lambda _: True) == [], "the other one has returned"
+
+
+def test_an_agent_that_was_stopped_is_not_forgotten_and_nor_is_one_that_was_given_up() -> None:
+    rows = [*NAMES, plan("edge", *EDGE), plan("hub", *HUB)]
+    assert fleet_of(*rows, end("edge")).forget(lambda _: True) == []
+    assert fleet_of(*rows, retire("edge")).forget(lambda _: True) == []
+    assert fleet_of(*rows, end("edge"), plan("edge", *EDGE, nonce=2)).forget(lambda _: True) == [READINGS, SENT]

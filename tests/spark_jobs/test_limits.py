@@ -6,6 +6,7 @@ import numpy as np
 
 from protocol.records import BEGINNING
 from spark_jobs.limits import Limits
+from spark_jobs.ranges import Ranges
 from tests.support.plain_state import PlainState
 
 
@@ -14,8 +15,8 @@ def test_they_grow_and_never_shrink() -> None:
     limits.rise(3, -5)
     limits.rise(3, -7)
     limits.rise(9, 4)
-    assert limits.of(np.array([9, 3, 4, 9])).tolist() == [4, -5, BEGINNING, 4]
-    assert limits.of(np.empty(0, "<i8")).tolist() == []
+    assert limits.of(np.array([9, 3, 4, 9]), Ranges()).tolist() == [4, -5, BEGINNING, 4]
+    assert limits.of(np.empty(0, "<i8"), Ranges()).tolist() == []
     assert limits.streams == [3, 9]
 
 
@@ -26,5 +27,25 @@ def test_they_are_kept_under_their_name_once_something_has_changed() -> None:
     assert state == {}
     limits.rise(3, 7)
     limits.save()
-    assert Limits(state, "purged").of(np.array([3])).tolist() == [7]
+    assert Limits(state, "purged").of(np.array([3]), Ranges()).tolist() == [7]
     assert Limits(state, "labelled").streams == []
+
+
+def test_those_of_streams_that_are_gone_are_still_known_but_not_read_each_time() -> None:
+    state = PlainState()
+    limits = Limits(state, "purged")
+    for stream in (3, 5, 2_000):
+        limits.rise(stream, stream)
+    limits.set_aside([3, 4])
+    limits.save()
+    limits = Limits(state, "purged")
+    limits.set_aside([2_000])
+    limits.forget([4])
+    limits.save()
+    limits, gone = Limits(state, "purged"), Ranges()
+    gone.add([3, 4, 2_000])
+    assert limits.streams == [5]
+    assert limits.of(np.array([3, 4, 5, 2_000]), gone).tolist() == [3, BEGINNING, 5, 2_000]
+    limits.forget([5])
+    limits.save()
+    assert Limits(state, "purged").streams == []

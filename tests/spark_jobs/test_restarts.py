@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.graph import GraphBatch
+from protocol.graph import GraphBatch, Reason, SinkFlag
 from protocol.plan import PlanDocument
 from protocol.records import END_OF_TIME, Declared, Origin
 from tests.spark_jobs.rows import document, receive, send, sink, source, window
@@ -261,3 +261,57 @@ def test_stamps_are_times() -> None:
     edge.deliver("alerts", 2**62, edge.source("readings", 2**62))
     edge.leave()
     assert pipeline.run(shards.micro_batch()).stamp == 150
+
+
+def test_starts_of_which_nothing_is_left_are_forgotten() -> None:
+    plan = document(
+        source("readings"), window("w", "readings", 1_000), send("out", "w", "hub"), sink("log", "readings")
+    )
+    shards, pipeline = Shards(2), CheckedPipeline()
+    hub, edge = Speaker(shards, "hub", TO_SINK), Speaker(shards, "edge", plan)
+    hub.leave()
+    sizes: list[int] = []
+    for start in range(40):
+        ts = start * 10_000
+        reading = edge.source("readings", ts)
+        edge.deliver("log", ts, reading)
+        sent = edge.deliver("out", ts + 1_000, reading)
+        edge.progress("log", ts + 1)
+        edge.leave()
+        edge.restart(plan, crashed=start % 2 == 0)
+        if start == 20:
+            pipeline.run(shards.micro_batch())
+            continue  # the hub is behind
+        hub.deliver("alerts", ts + 1_000, sent)
+        hub.progress("alerts", ts + 1_500)
+        hub.leave()
+        assert not len(pipeline.run(shards.micro_batch()).late.sink)
+        fleets = [state.get("fleet", 0) for state in pipeline.states.values()]
+        sizes.append(sum(len(each) for each in fleets if each))
+    assert max(sizes[30:]) <= max(sizes[5:15])
+
+
+def test_who_names_a_start_that_was_forgotten_is_late_or_names_what_was_lost() -> None:
+    plan = document(source("readings"), send("out", "readings", "hub"), sink("log", "readings"))
+    shards, pipeline = Shards(2), Pipeline()
+    hub, edge = Speaker(shards, "hub", TO_SINK), Speaker(shards, "edge", plan)
+    reading = edge.source("readings", 100)
+    sent, late = edge.deliver("out", 100, reading), edge.deliver("out", 101, reading)
+    edge.leave()
+    lost = edge.deliver("out", 60_000, reading)
+    edge.restart(plan, crashed=True)
+    edge.leave()
+    hub.deliver("alerts", 100, sent)
+    hub.progress("alerts", 50_000)
+    hub.leave()
+    pipeline.run(shards.micro_batch())
+    edge.progress("out", 50_000)
+    edge.leave()
+    pipeline.run(shards.micro_batch())
+    hub.deliver("alerts", 60_000, late)
+    hub.deliver("alerts", 60_001, lost)
+    hub.leave()
+    found = pipeline.run(shards.micro_batch())
+    assert found.late.reason.tolist() == [Reason.PURGED]
+    assert len(found.lost.sink) == 1
+    assert sorted(found.sink_labels.flags.tolist()) == [0, SinkFlag.INCOMPLETE]

@@ -70,18 +70,28 @@ def test_every_bucket_hears_of_control_rows_in_every_micro_batch() -> None:
     told = [register(1, "a", "s"), plan("a", source("s"), sink("k", "s")), end("a")]
     chunks = list(split(5, told, BUCKETS))
     for bucket in range(BUCKETS):
-        assert list(read_control(chunk for chunk in chunks if chunk.bucket == bucket)) == [(5, told)]
+        (found,) = read_control(chunk for chunk in chunks if chunk.bucket == bucket)
+        assert (found.shard, found.rows) == (5, told)
     assert [chunk.kind for chunk in split(5, [Row(RowKind.SOURCE, "a", 1, 0, b"")], 2)] == [Kind.CONTROL] * 2
+
+
+def test_everybody_hears_of_the_youngest_tuple_of_each_stream_of_the_agents_themselves() -> None:
+    made = [
+        delivered("hub", Told(tuple_id(1, 0), 90, ((tuple_id(4, 1), 10, False), (tuple_id(2, 5), 60, True)))),
+        delivered("hub", Told(tuple_id(1, 1), 80, ((tuple_id(4, 2), -5, False), (tuple_id(5, 2), -7, False)))),
+    ]
+    (found,) = read_control(split(3, made, 1))
+    assert dict(zip(found.streams.tolist(), found.latest.tolist(), strict=True)) == {1: 90, 4: 10, 5: -7}
 
 
 def test_control_rows_are_read_by_shard_whatever_the_order_of_the_chunks() -> None:
     chunks = [chunk for shard in (9, 2, 11) for chunk in split(shard, [end(f"agent-{shard}")], 1)]
-    assert [shard for shard, _ in read_control(chunks)] == [2, 9, 11]
+    assert [each.shard for each in read_control(chunks)] == [2, 9, 11]
 
 
 def test_only_the_last_promise_of_a_stream_is_passed_on_before_a_row_that_may_depend_on_it() -> None:
     told = [progress("a", 1, 5), progress("b", 2, 6), progress("a", 1, 7, 3), end("a"), progress("b", 2, 9)]
-    ((_, found),) = read_control(split(0, told, 1))
+    found = read_control(split(0, told, 1))[0].rows
     assert [(row.kind, row.agent) for row in found] == [
         (RowKind.PROGRESS, "a"),
         (RowKind.END, "a"),
@@ -97,7 +107,7 @@ def test_only_the_last_promise_of_a_stream_is_passed_on_before_a_row_that_may_de
 def test_a_promise_keeps_the_number_of_its_batch() -> None:
     """The store goes by it: it takes no older promise when the log is replayed, and knows that the agent was heard."""
     told = [progress("a", 1, ts)._replace(seq=seq) for ts, seq in ((5, 3), (7, 4))]
-    ((_, found),) = read_control(split(0, told, 1))
+    found = read_control(split(0, told, 1))[0].rows
     assert [(row.seq, read_progress(row.data).watermark.tolist()) for row in found] == [(4, [7])]
 
 
