@@ -247,10 +247,6 @@ class Fleet:
             return NOWHERE
         return found
 
-    def stream(self, number: int) -> Stream | None:
-        """The name of a stream."""
-        return self._names.streams.get(number)
-
     def is_over(self, number: int) -> bool:
         """Whether nothing more will come of a stream: its start has ended."""
         stream = self._names.streams.get(number)

@@ -300,7 +300,7 @@ def test_what_is_forgotten_is_over_and_reaches_nobody() -> None:
     again = [register(SENT, "edge", "minutes"), progress("edge", SENT, 5), progress("edge", READINGS, 5)]
     fleet = fleet_of(*again, state=state)
     assert fleet.is_over(SENT) and fleet.watermark(SENT) == END_OF_TIME
-    assert fleet.stream(SENT) is None
+    assert SENT in fleet.gone and READINGS not in fleet.gone
     assert bounds(fleet, SENT) == [END_OF_TIME]
     assert fleet.forget(lambda _: True) == [], "the other one has returned"
 
