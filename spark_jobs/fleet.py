@@ -30,6 +30,7 @@ from spark_jobs.waiting import Waiting
 
 CONTROL = (Kind.PLAN, Kind.PROGRESS, Kind.GAP, Kind.END, Kind.SNAPSHOT, Kind.REGISTER, Kind.RETIRE)
 ENDLESS = 2**62  # from here on a watermark is no time
+MOST_OVER = 16  # starts of an agent that are remembered though nothing is left of them: others may name what was lost
 
 
 class Stream(NamedTuple):
@@ -121,7 +122,8 @@ class Fleet:
                 del names.numbers[names.streams.pop(number)]
             left = frozenset(stream.nonce for stream in names.streams.values())
             for agent in names.agents.values():
-                agent.over = {nonce: ways for nonce, ways in agent.over.items() if nonce in left}
+                last = [*agent.over][-MOST_OVER:]
+                agent.over = {nonce: ways for nonce, ways in agent.over.items() if nonce in left or nonce in last}
                 agent.heard = {nonce: others & left for nonce, others in agent.heard.items()}
         return going
 
@@ -184,11 +186,15 @@ class Fleet:
 
     def _tell(self, row: Row) -> None:
         if row.kind == Kind.REGISTER:
-            number, agent, _, name, nonce = decode(row.data)
+            number, agent, epoch, name, nonce = decode(row.data)
             if number not in self._names.streams:
                 self._register(number, Stream(agent, nonce, name))
-            if row.agent != agent:
+            if row.agent == agent:
+                self._agent(agent).spoke(nonce, epoch)
+            else:
                 self._agent(row.agent).named(row.nonce, nonce)
+                if number not in self.gone:
+                    self._agent(agent).was_named(nonce, epoch)
         elif row.kind == Kind.PLAN:
             self._agent(row.agent).started(row.nonce, ways_of(row.data))
         elif row.kind == Kind.END:
@@ -339,8 +345,6 @@ class Fleet:
             if agent is None or sender == name:
                 continue
             is_new = bool(agent.open.keys() - start.heard) if agent.open else sender in awaited
-            if not agent.open and not is_new:
-                continue
             for stream in start.ways.delays.get(receive, ()):
                 number = self._names.numbers.get(Stream(name, start.nonce, stream), -1)
                 reached = min(self.progress.get(number, (BEGINNING, END_OF_TIME)))

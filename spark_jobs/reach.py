@@ -95,6 +95,8 @@ class Agent:
     """Starts that were given up: they may come back."""
     over: dict[int, Ways | None] = field(default_factory=dict)
     """Starts of which nothing more will come."""
+    announced: dict[int, int] = field(default_factory=dict)
+    """Starts of which only others have spoken so far, and their epochs."""
     heard: dict[int, frozenset[int]] = field(default_factory=dict)
     """Of starts that have not ended: the starts of others whose tuples they have named."""
     stopped: Start | None = None
@@ -107,18 +109,28 @@ class Agent:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether its tuples take ways that nobody knows: a plan that cannot be read."""
-        return any(ways is None for ways in self.open.values())
+        """Whether its tuples take ways that nobody knows: a plan that has not come, or cannot be read."""
+        return bool(self.announced) or any(ways is None for ways in self.open.values())
 
     def named(self, nonce: int, other: int) -> None:
         """A start has named tuples of a start of another agent."""
         self.heard[nonce] = self.heard.get(nonce, frozenset()) | {other}
+
+    def was_named(self, nonce: int, epoch: int) -> None:
+        """Another agent has named tuples of a start."""
+        if nonce not in self.open and nonce not in self.retired and nonce not in self.over:
+            self.announced[nonce] = epoch
+
+    def spoke(self, nonce: int, epoch: int) -> None:
+        """A start has named tuples of its own: starts before it will not speak any more."""
+        self.announced = {each: at for each, at in self.announced.items() if at > epoch and each != nonce}
 
     def started(self, nonce: int, ways: Ways | None) -> None:
         """A plan: what older starts had promised, they have promised."""
         self.over |= self.open | self.retired
         self.open, self.retired, self.stopped = {nonce: ways}, {}, None
         self.over.pop(nonce, None)
+        self.announced.pop(nonce, None)
         self.heard = {nonce: self.heard.get(nonce, frozenset())}
         if ways is not None and ways not in self.plans:
             self.plans = [*self.plans, ways]
@@ -127,6 +139,7 @@ class Agent:
         """A start has ended."""
         ways = self.over[nonce] = self.open.pop(nonce, None) or self.retired.get(nonce)
         self.retired.pop(nonce, None)
+        self.announced.pop(nonce, None)
         heard = self.heard.pop(nonce, frozenset())
         if ways is not None:
             self.stopped = Start(nonce, ways, heard)
@@ -135,6 +148,7 @@ class Agent:
         if self.stopped is not None and self.stopped.nonce == nonce:
             self.stopped = None
         if nonce not in self.over:
+            self.announced = {}
             self.retired = {**self.retired, **self.open}
             self.retired.setdefault(nonce, None)
             self.open = {}

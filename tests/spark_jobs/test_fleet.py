@@ -83,7 +83,7 @@ def test_waiting_references_hold_their_sink_back_even_if_it_is_closed() -> None:
     waiting.add(ALERTS, 5_000, 5_000)
     rows = [*NAMES, plan("edge", *EDGE), plan("hub", *HUB), progress("hub", ALERTS, 10_000)]
     assert bounds(fleet_of(*rows), READINGS, waiting=waiting) == [5_000 - 3_660]
-    ended = fleet_of(*rows, end("hub"), end("edge"))
+    ended = fleet_of(*rows, progress("hub", ALERTS, END_OF_TIME), end("hub"), end("edge"))
     assert bounds(ended, READINGS, waiting=waiting) == [5_000 - 3_660]
     assert bounds(ended, READINGS) == [END_OF_TIME]
 
@@ -94,13 +94,14 @@ def test_a_start_that_was_given_up_is_not_a_later_one_that_others_have_heard_of(
     assert not fleet.is_retired(9)
 
 
-def test_an_agent_that_was_stopped_is_waited_for_as_long_as_others_send_to_it() -> None:
+def test_an_agent_that_was_stopped_is_waited_for_until_it_has_taken_all_or_is_given_up() -> None:
     rows = [*NAMES, plan("edge", *EDGE), plan("hub", *HUB), progress("hub", ALERTS, 10_000)]
     stopped = [*rows, end("hub")]
     assert bounds(fleet_of(*stopped), READINGS) == [10_000 - 3_660], "it may start again, and take what has come"
     assert bounds(fleet_of(*stopped, retire("hub")), READINGS) == [END_OF_TIME]
-    assert bounds(fleet_of(*stopped, end("edge")), READINGS) == [END_OF_TIME]
-    assert bounds(fleet_of(*stopped, retire("edge")), READINGS) == [END_OF_TIME]
+    assert bounds(fleet_of(*stopped, end("edge")), READINGS) == [10_000 - 3_660], "it has not taken all of it yet"
+    assert bounds(fleet_of(*stopped, retire("edge")), READINGS) == [10_000 - 3_660]
+    assert bounds(fleet_of(*stopped, end("edge"), retire("hub")), READINGS) == [END_OF_TIME]
 
 
 @pytest.mark.parametrize("ending", [[], [end("hub")]])
@@ -117,6 +118,16 @@ def test_an_agent_that_has_come_to_the_end_has_taken_all_of_the_starts_that_it_h
         assert bounds(fleet_of(*told, end("edge", 2)), READINGS) == [END_OF_TIME]
 
 
+def test_a_start_of_which_only_others_have_spoken_may_go_anywhere() -> None:
+    """Until it speaks, or a later one does, or the agent is given up."""
+    rows = [*NAMES, plan("edge", *EDGE), plan("hub", *HUB), progress("hub", ALERTS, 10_000)]
+    named = [*rows, end("edge"), register(9, "edge", "readings", nonce=2, by="hub")]
+    assert bounds(fleet_of(*rows), READINGS) == [10_000 - 3_660]
+    assert bounds(fleet_of(*named), READINGS) == [BEGINNING]
+    for after in (plan("edge", *EDGE, nonce=2), register(10, "edge", "minutes", nonce=3), retire("edge", nonce=2)):
+        assert bounds(fleet_of(*named, after), READINGS) == [10_000 - 3_660]
+
+
 def test_chains_of_agents_that_were_stopped_are_found_however_many_there_are() -> None:
     """Each sends to each that comes after it: there are more ways than anybody could walk."""
     count = 40
@@ -126,6 +137,9 @@ def test_chains_of_agents_that_were_stopped_are_found_however_many_there_are() -
         taken = [receive(f"from-{sender}", sender, "s") for sender in names[:place]]
         kept = [sink(f"k-{sender}", f"from-{sender}") for sender in names[:place]]
         rows.append(plan(name, *taken, *kept, send("s", "from-a0", *names[place + 1 :], "nobody")))
+        rows += [register(100 * place + each, name, f"k-a{each}") for each in range(place)]
+        rows += [progress(name, 100 * place + each, END_OF_TIME) for each in range(place)]
+        rows += [register(100 * place + 99, name, "s"), progress(name, 100 * place + 99, END_OF_TIME)]
     rows += [end(name) for name in names[1:]]
     assert len(fleet_of(*rows).frontiers(Waiting()).sinks) == count * (count - 1) // 2
     assert fleet_of(*rows, end("a0")).frontiers(Waiting()).sinks == {}

@@ -271,7 +271,7 @@ def test_starts_of_which_nothing_is_left_are_forgotten() -> None:
     hub, edge = Speaker(shards, "hub", TO_SINK), Speaker(shards, "edge", plan)
     hub.leave()
     sizes: list[int] = []
-    for start in range(40):
+    for start in range(60):
         ts = start * 10_000
         reading = edge.source("readings", ts)
         edge.deliver("log", ts, reading)
@@ -288,7 +288,7 @@ def test_starts_of_which_nothing_is_left_are_forgotten() -> None:
         assert not len(pipeline.run(shards.micro_batch()).late.sink)
         fleets = [state.get("fleet", 0) for state in pipeline.states.values()]
         sizes.append(sum(len(each) for each in fleets if each))
-    assert max(sizes[30:]) <= max(sizes[5:15])
+    assert max(sizes[45:]) <= max(sizes[25:35])
 
 
 def test_who_names_a_start_that_was_forgotten_is_late_or_names_what_was_lost() -> None:

@@ -32,6 +32,7 @@ from tests.support.fleet_log import (
     Scenario,
     Shards,
     Spice,
+    Stop,
     Take,
     TooMuch,
     scenarios,
@@ -274,7 +275,34 @@ def test_a_sink_that_never_gets_a_tuple_holds_back_only_what_can_reach_it() -> N
 # ---------------------------------------------------------------------- trouble
 
 
+_STOPPED_BEFORE_ITS_SENDER_SAID_ANYTHING = Scenario(
+    {
+        "car": (Source("s0"), Map("n0", "s0", "negated"), Sink("k0", "s0"), Send("n0-out", "n0", ("gateway",))),
+        "gateway": (Receive("n0-in", "n0-out", "car"), Sink("k1", "n0-in")),
+    },
+    {"car": {"s0": [(-4, 0)]}, "gateway": {}},
+    steps=(Stop(1),),
+    sizes=(1,),
+    arrivals=(Arrive(1, 1, ends=False),),
+    shards=1,
+)
+_NAMED_BY_ANOTHER_BEFORE_ITS_PLAN = Scenario(
+    {
+        "car": (Source("s0"), Sink("k0", "s0"), Send("s0-out", "s0", ("gateway",))),
+        "gateway": (Receive("s0-in", "s0-out", "car"), Sink("k1", "s0-in")),
+    },
+    {"car": {"s0": [(-4, 0)] * 4}, "gateway": {}},
+    steps=(Stop(0),),
+    sizes=(5, 1),
+    arrivals=(Arrive(0, 1, ends=False),),
+    backwards=True,
+    shards=1,
+)
+
+
 @given(scenarios(Spice(agents=(1, 2, 3), crashes=True)))
+@example(_STOPPED_BEFORE_ITS_SENDER_SAID_ANYTHING)
+@example(_NAMED_BY_ANOTHER_BEFORE_ITS_PLAN)
 @some_examples
 def test_agents_that_are_killed_and_start_again(scenario: Scenario) -> None:
     check(scenario)

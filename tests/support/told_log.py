@@ -103,6 +103,8 @@ class Log:
         self.ended: set[Start] = set()
         self.named_by: dict[Start, set[Start]] = {}
         """The starts of which a start has named streams."""
+        self.announced: dict[str, dict[int, int]] = {}
+        """Starts of which only others have spoken so far, with their epochs: nobody knows what comes of them."""
         self.retired: set[Start] = set()
         """Of which nothing has come since."""
         self.returned: dict[Start, set[int]] = {}
@@ -124,6 +126,7 @@ class Log:
             return
         if row.kind == Kind.RETIRE:
             self.retired.add(start)
+            self.announced.pop(row.agent, None)
             self.returned[start] = set()
             return
         self.retired.discard(start)
@@ -131,12 +134,18 @@ class Log:
             self.starts[row.agent].append(row.nonce)
         match row.kind:
             case Kind.REGISTER:
-                number, agent, _, name, nonce = decode(row.data)
+                number, agent, epoch, name, nonce = decode(row.data)
                 self.streams[number] = (agent, nonce, name)
                 self.named_by.setdefault(start, set()).add((agent, nonce))
+                others = self.announced.setdefault(agent, {})
+                if agent == row.agent:
+                    self.announced[agent] = {each: at for each, at in others.items() if at > epoch and each != nonce}
+                elif nonce not in self.starts.get(agent, []):
+                    others[nonce] = epoch
             case Kind.PLAN:
                 [declared] = _records(row)
                 self.plans[start] = json.loads(declared.plan)
+                self.announced.get(row.agent, {}).pop(row.nonce, None)
             case Kind.DELIVERY:
                 self._add_deliveries(row.data, before)
             case Kind.PROGRESS:
@@ -149,6 +158,7 @@ class Log:
                 self.gaps += [(row.agent, gap) for gap in _records(row)]
             case Kind.END:
                 self.ended.add(start)
+                self.announced.get(row.agent, {}).pop(row.nonce, None)
 
     def _add_deliveries(self, data: bytes, before: Mapping[int, tuple[Bound, Bound]]) -> None:
         chunk = read_deliveries(data)
@@ -260,6 +270,8 @@ class Log:
         return found
 
     def _walk(self, agent: str, nonce: int, name: str, required: bool) -> Iterator[tuple[Place, int]]:
+        if self.announced.get(agent):
+            yield (agent, ""), 0
         for plan in self._plans_of(agent, required, nonce):
             for node in plan["nodes"]:
                 if node["operator"] == "source" and node["name"] == name:
@@ -282,7 +294,7 @@ class Log:
     def _crossing(self, agent: str, send: dict[str, Any], total: int, required: bool) -> Iterator[tuple[Place, int]]:
         for receiver in send["parameters"]["to"]:
             plans = self._plans_of(receiver, required)
-            if not plans:
+            if not plans or self.announced.get(receiver):
                 yield (receiver, ""), 0
             for plan in plans:
                 for node in plan["nodes"]:
@@ -304,6 +316,8 @@ class Log:
     def promise(self, agent: str, sink: str, required: bool) -> Bound:
         """min(W, hold) of a sink, as far as it holds anything back; INFINITY if nothing more is expected of it."""
         starts = [nonce for nonce in self.starts.get(agent, []) if (agent, nonce) in self.plans]
+        if sink == "" and starts:
+            return -INFINITY
         if not starts:
             return INFINITY if any(name == agent for name, _ in self.retired) else -INFINITY
         newest = (agent, starts[-1])
@@ -312,7 +326,7 @@ class Log:
         if newest in self.ended:
             return self._promised_before_it_stopped(*newest, sink, required)
         promise = self._promised(agent, starts[-1], sink, required)
-        if promise == INFINITY:
+        if promise == INFINITY and (required or newest not in self.returned):
             promise = self._promised_before_it_stopped(*newest, sink, required)
         if not required:
             for nonce in starts[:-1]:
@@ -332,18 +346,18 @@ class Log:
                 continue
             sender = node["parameters"]["sender"]
             newest = self._newest(sender)
-            if newest is None or (sender, newest) in self.retired or sender in (agent, *seen):
+            if sender == agent or (newest is None and sender not in self.announced):
                 continue
-            if not required and self.returned.get((sender, newest)) == set():
-                continue  # it has said something since it was retired, but promised nothing
-            if (sender, newest) in self.ended:
+            if newest is None or (sender, newest) in self.retired or sender in seen:
+                is_new = False
+            elif not required and self.returned.get((sender, newest)) == set():
+                is_new = False  # it has said something since it was retired, but promised nothing
+            elif (sender, newest) in self.ended:
                 is_new = any(
                     self._promised_before_it_stopped(sender, newest, each["name"], required, (*seen, agent)) < INFINITY
                     for each in self.plans[sender, newest]["nodes"]
                     if each["operator"] in ("sink", "send")
                 )
-                if not is_new:
-                    continue
             else:
                 is_new = (sender, newest) not in self.named_by.get((agent, nonce), set())
             numbers = [
