@@ -20,7 +20,7 @@ from protocol.chunks import SEQ_BITS
 from protocol.graph import EdgeFlag, GraphBatch
 from protocol.graph_invariants import GraphInvariants
 from protocol.plan import Node
-from protocol.records import BEGINNING, Origin
+from protocol.records import BEGINNING, END_OF_TIME, Origin
 from protocol.row import Row
 from protocol.wire.sections import Kind as RowKind
 from spark_jobs.ank_n import (
@@ -133,6 +133,8 @@ class Chain:
 
     def end(self) -> None:
         for agent in self.agents:
+            for number in (1, 2):
+                agent.progress(f"sink-{number}", END_OF_TIME)
             agent.end()
             agent.leave()
 
