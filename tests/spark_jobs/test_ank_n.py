@@ -133,8 +133,9 @@ class Chain:
 
     def end(self) -> None:
         for agent in self.agents:
-            for number in (1, 2):
-                agent.progress(f"sink-{number}", END_OF_TIME)
+            onward = ["onward"] if agent is not self.agents[-1] else []
+            for stream in ("sink-1", "sink-2", *onward):
+                agent.progress(stream, END_OF_TIME)
             agent.end()
             agent.leave()
 
