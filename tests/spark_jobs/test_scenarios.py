@@ -22,21 +22,7 @@ from protocol.wire.sections import Kind
 from tests.collector.agents import Shard as RealShard
 from tests.edge_agent.stream.random_plans import KEEPING, inputs_for
 from tests.support import fleet_log
-from tests.support.fleet_log import (
-    HOUR_MS,
-    Arrive,
-    Crash,
-    Feed,
-    Garble,
-    Lose,
-    Scenario,
-    Shards,
-    Spice,
-    Stop,
-    Take,
-    TooMuch,
-    scenarios,
-)
+from tests.support.fleet_log import Shards
 from tests.support.graph_oracle import GraphOracle
 from tests.support.oracle import (
     Aggregate,
@@ -56,6 +42,20 @@ from tests.support.oracle import (
     Union,
 )
 from tests.support.pipeline import CheckedPipeline, MicroBatch, Pipeline, plain
+from tests.support.scenarios import (
+    HOUR_MS,
+    Arrive,
+    Crash,
+    Feed,
+    Garble,
+    Lose,
+    Scenario,
+    Spice,
+    Stop,
+    Take,
+    TooMuch,
+    scenarios,
+)
 from tests.support.told_log import last_promises
 
 some_examples = settings(max_examples=max(10, settings().max_examples // 7))
