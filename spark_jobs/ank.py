@@ -276,7 +276,7 @@ class _Work:
 
     def _has_passed(self, stream: int) -> bool:
         """Whether no sink will name any tuple of a stream any more, whoever returns."""
-        return self._latest.get(stream) < self._frontiers.bound(stream) and not self._fleet.may_return(stream)
+        return self._latest.get(stream) < self._frontiers.bound(stream) and not self._fleet.may_be_named(stream)
 
     def _stamp(self) -> int:
         """How far the sinks have come that have said anything, never back. If all have ended, what they have told."""

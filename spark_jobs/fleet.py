@@ -127,10 +127,11 @@ class Fleet:
                 agent.heard = {nonce: others & left for nonce, others in agent.heard.items()}
         return going
 
-    def may_return(self, number: int) -> bool:
-        """Whether there are sinks that tuples of a stream can reach whose agents were given up, and may come back."""
-        agents = self._names.agents
-        return any(agents[agent].retired for agent, _ in self.reach(number).sinks if agent in agents)
+    def may_be_named(self, number: int) -> bool:
+        """Whether others may name tuples of a stream that the log does not know: they were sent on, and then lost on
+        the way to the log. Or its own agent may, if it was given up and returns."""
+        own = self._names.streams[number].agent
+        return bool(self._names.agents[own].retired) or any(agent != own for agent, _ in self.reach(number).sinks)
 
     def drop_promises(self) -> None:
         """What a start had promised or lost does not matter once it is over: nothing more comes of it. But an agent

@@ -286,7 +286,7 @@ def test_starts_of_which_nothing_is_left_are_forgotten() -> None:
         hub.progress("alerts", ts + 1_500)
         hub.leave()
         assert not len(pipeline.run(shards.micro_batch()).late.sink)
-        fleets = [state.get("fleet", 0) for state in pipeline.states.values()]
+        fleets = [state.get("fleet", 0) for (stage, _), state in pipeline.states.items() if stage < pipeline.levels]
         sizes.append(sum(len(each) for each in fleets if each))
     assert max(sizes[45:]) <= max(sizes[25:35])
 
@@ -315,3 +315,27 @@ def test_who_names_a_start_that_was_forgotten_is_late_or_names_what_was_lost() -
     assert found.late.reason.tolist() == [Reason.PURGED]
     assert len(found.lost.sink) == 1
     assert sorted(found.sink_labels.flags.tolist()) == [0, SinkFlag.INCOMPLETE]
+
+
+def test_a_reading_that_only_its_receiver_tells_of_is_not_late_because_its_start_is_over() -> None:
+    """The edge was killed before it could tell of the reading that it had sent."""
+    plan = document(source("readings"), send("out", "readings", "hub"))
+    shards, pipeline = Shards(2), CheckedPipeline()
+    hub, edge = Speaker(shards, "hub", TO_SINK), Speaker(shards, "edge", plan)
+    first = edge.deliver("out", 1, edge.source("readings", 1))
+    edge.leave()
+    reading = edge.source("readings", 5)
+    edge.restart(plan, crashed=True)
+    edge.leave()
+    hub.deliver("alerts", 1, first)
+    hub.progress("alerts", 3)
+    hub.leave()
+    pipeline.run(shards.micro_batch())
+    hub.progress("alerts", 4)
+    hub.leave()
+    pipeline.run(shards.micro_batch())
+    hub.deliver("alerts", 5, reading)
+    hub.leave()
+    found = pipeline.run(shards.micro_batch())
+    assert len(found.edges.sink) == 1
+    assert not len(found.late.sink)
