@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from protocol.chunks import OTHER_PARTS, SEQ_BITS, Numbers, pack
 from protocol.graph import EdgeFlag, Reason, SinkFlag
 from protocol.records import BEGINNING, END_OF_TIME
+from spark_jobs.aside import Aside, Forgotten
 from spark_jobs.chunks import Chunk, Kind, joined
 from spark_jobs.fleet import ENDLESS, Fleet
 from spark_jobs.limits import Limits
@@ -72,6 +73,7 @@ class _Work:
         self._pending = Shelf(state, "pending", _PENDING, time=1, groups=_of_pending)
         self._pairs = Shelf(state, "pairs", _PAIRS, time=1, groups=by_stream)
         self._labelled = Limits(state, "labelled")
+        self._aside = Aside(state)
         self._latest = Limits(state, "latest")  # the time of the youngest tuple of each stream
         self._told_latest = BEGINNING  # of the sink tuples that are told now
         self.out: list[Chunk] = []
@@ -149,7 +151,8 @@ class _Work:
             sinks, sink_times, sources, times, parts, flags = (column[is_new] for column in columns)
         self._remember(sinks, sink_times, sources, parts)
         streams = sources >> SEQ_BITS
-        is_late = (times < self._labelled.of(streams, self._fleet.gone)) | self._fleet.gone.contain(streams)
+        self._recall(streams)
+        is_late = times < self._labelled.of(streams, self._fleet.gone)
         if is_late.any():
             reasons = np.full(int(is_late.sum()), Reason.AFTER_LABEL, "u1")
             self._tell(Kind.LATE, sinks[is_late], sources[is_late], times[is_late], reasons)
@@ -157,6 +160,13 @@ class _Work:
             sinks, sources, times, flags = (column[in_time] for column in (sinks, sources, times, flags))
         self._new_sources(sources, times, flags)
         self._tell(Kind.NEW_EDGE, sinks, sources, flags)
+
+    def _recall(self, streams: Numbers) -> None:
+        """Know the streams again that were forgotten and are named after all."""
+        for number in np.unique(streams[self._fleet.gone.contain(streams)]).tolist():
+            stream, limit = self._aside.get(number)
+            self._fleet.recall(number, stream)
+            self._labelled.rise(number, limit)
 
     def _is_told(self, sinks: Numbers, sink_times: Numbers, sources: Numbers) -> NDArray[np.bool_]:
         """Which pairs are out already."""
@@ -266,17 +276,17 @@ class _Work:
                 self._latest.rise(stream, ts)
 
     def forget_streams(self) -> None:
-        """Forget the names of streams of which nothing is left: who names a tuple of them now is late."""
+        """Forget the names of streams of which nothing is left and that, as far as the log says, no sink will name."""
         indexes = [shelf.index.first for shelf in (self._sources, self._pending, self._pairs)]
         left = {*self._waiting.oldest, *np.unique(np.concatenate(indexes)).tolist()}
         gone = self._fleet.forget(lambda number: number not in left and self._has_passed(number))
+        self._aside.put({number: Forgotten(stream, self._labelled.get(number)) for number, stream in gone.items()})
         for limits in (self._labelled, self._latest):
             limits.forget(gone)
             limits.save()
 
     def _has_passed(self, stream: int) -> bool:
-        """Whether no sink will name any tuple of a stream any more, whoever returns."""
-        return self._latest.get(stream) < self._frontiers.bound(stream) and not self._fleet.may_be_named(stream)
+        return self._latest.get(stream) < self._frontiers.bound(stream)
 
     def _stamp(self) -> int:
         """How far the sinks have come that have said anything, never back. If all have ended, what they have told."""

@@ -111,15 +111,15 @@ class Fleet:
         """The streams that were forgotten."""
         return self._names.gone
 
-    def forget(self, can_go: Callable[[int], bool]) -> list[int]:
-        """Forget the names of streams of starts that are over, if nothing is left of them; returns which. What is told
-        of them after all is late."""
-        going = [number for number in (self._past if self._shared else _past(self._names)) if can_go(number)]
+    def forget(self, can_go: Callable[[int], bool]) -> dict[int, Stream]:
+        """Forget the names of streams of starts that are over, if nothing is left of them; returns which."""
+        past = self._past if self._shared else _past(self._names)
+        going = {number: self._names.streams[number] for number in past if can_go(number)}
         if going:
             names = self._own()
             names.gone.add(going)
-            for number in going:
-                del names.numbers[names.streams.pop(number)]
+            for number, stream in going.items():
+                del names.streams[number], names.numbers[stream]
             left = frozenset(stream.nonce for stream in names.streams.values())
             for agent in names.agents.values():
                 last = [*agent.over][-MOST_OVER:]
@@ -127,11 +127,13 @@ class Fleet:
                 agent.heard = {nonce: others & left for nonce, others in agent.heard.items()}
         return going
 
-    def may_be_named(self, number: int) -> bool:
-        """Whether others may name tuples of a stream that the log does not know: they were sent on, and then lost on
-        the way to the log. Or its own agent may, if it was given up and returns."""
-        own = self._names.streams[number].agent
-        return bool(self._names.agents[own].retired) or any(agent != own for agent, _ in self.reach(number).sinks)
+    def recall(self, number: int, stream: Stream) -> None:
+        """A stream that was forgotten is named after all. Its start is still over."""
+        self._own().gone.remove(number)
+        self._register(number, stream)
+        agent = self._agent(stream.agent)
+        if stream.nonce not in agent.open and stream.nonce not in agent.retired:
+            agent.over = {stream.nonce: None, **agent.over}
 
     def drop_promises(self) -> None:
         """What a start had promised or lost does not matter once it is over: nothing more comes of it. But an agent

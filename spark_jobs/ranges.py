@@ -41,3 +41,11 @@ class Ranges:
             else:
                 self.firsts.append(first)
                 self.lasts.append(last)
+
+    def remove(self, number: int) -> None:
+        """Without one that is in it."""
+        place = bisect_right(self.firsts, number) - 1
+        first, last = self.firsts[place], self.lasts[place]
+        left = [(low, high) for low, high in ((first, number - 1), (number + 1, last)) if low <= high]
+        self.firsts[place : place + 1] = [low for low, _ in left]
+        self.lasts[place : place + 1] = [high for _, high in left]

@@ -309,18 +309,31 @@ def test_a_later_snapshot_of_the_same_shard_is_no_news() -> None:
 def test_what_is_forgotten_is_over_and_reaches_nobody() -> None:
     state = PlainState()
     fleet = fleet_of(*NAMES, plan("edge", *EDGE), plan("hub", *HUB), plan("edge", *EDGE, nonce=2), state=state)
-    assert fleet.forget(lambda number: number == SENT) == [SENT], "the other one is needed"
+    assert list(fleet.forget(lambda number: number == SENT)) == [SENT], "the other one is needed"
     fleet.save(state)
     again = [register(SENT, "edge", "minutes"), progress("edge", SENT, 5), progress("edge", READINGS, 5)]
     fleet = fleet_of(*again, state=state)
     assert fleet.is_over(SENT) and fleet.watermark(SENT) == END_OF_TIME
     assert SENT in fleet.gone and READINGS not in fleet.gone
     assert bounds(fleet, SENT) == [END_OF_TIME]
-    assert fleet.forget(lambda _: True) == [], "the other one has returned"
+    assert not fleet.forget(lambda _: True), "the other one has returned"
+
+
+def test_a_stream_that_is_known_again_goes_where_it_went() -> None:
+    rows = [*NAMES, plan("edge", *EDGE), plan("hub", *HUB), progress("hub", ALERTS, 10_000)]
+    fleet = fleet_of(*rows, *(plan("edge", *EDGE, nonce=nonce) for nonce in range(2, 30)))
+    before = bounds(fleet, READINGS)
+    gone = fleet.forget(lambda _: True)
+    assert set(gone) == {READINGS, SENT}
+    fleet.recall(READINGS, gone[READINGS])
+    assert fleet.is_over(READINGS) and READINGS not in fleet.gone and SENT in fleet.gone
+    assert bounds(fleet, READINGS) == before
+    assert fleet.forget(lambda _: True) == {READINGS: gone[READINGS]}
 
 
 def test_an_agent_that_was_stopped_is_not_forgotten_and_nor_is_one_that_was_given_up() -> None:
     rows = [*NAMES, plan("edge", *EDGE), plan("hub", *HUB)]
-    assert fleet_of(*rows, end("edge")).forget(lambda _: True) == []
-    assert fleet_of(*rows, retire("edge")).forget(lambda _: True) == []
-    assert fleet_of(*rows, end("edge"), plan("edge", *EDGE, nonce=2)).forget(lambda _: True) == [READINGS, SENT]
+    assert not fleet_of(*rows, end("edge")).forget(lambda _: True)
+    assert not fleet_of(*rows, retire("edge")).forget(lambda _: True)
+    fleet = fleet_of(*rows, end("edge"), plan("edge", *EDGE, nonce=2))
+    assert list(fleet.forget(lambda _: True)) == [READINGS, SENT]
