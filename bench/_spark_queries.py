@@ -112,13 +112,13 @@ class Bench:
 
 
 @contextmanager
-def bench() -> Iterator[Bench]:
+def bench(driver_memory: str = "1g") -> Iterator[Bench]:
     """A session, with the settings that the job has."""
     with (
         tempfile.TemporaryDirectory(prefix="threadline-bench-") as folder,
         opened(Path(folder) / "session", {}, {}) as checkpoint,
     ):
-        spark = start_session(SessionOptions(partitions=PLACEMENT.partitions), checkpoint)
+        spark = start_session(SessionOptions(partitions=PLACEMENT.partitions, driver_memory=driver_memory), checkpoint)
         try:
             yield Bench(spark, Path(folder))
         finally:

@@ -51,6 +51,8 @@ class EpochState:
     other_streams: dict[StreamKey, int] = field(default_factory=dict)
     plan: bytes = b""
     """As the agent told it (a section), empty if it did not."""
+    receives: bool = False
+    """Whether others may send to it, or have sent to the last one before it that had a plan."""
     ended: bool = False
     retired: bool = False
 
@@ -64,11 +66,6 @@ class EpochState:
     def sends(self) -> frozenset[str]:
         """The names of the streams that go to other agents."""
         return sends_in(self.plan)
-
-    @property
-    def receives(self) -> bool:
-        """Whether others send to it."""
-        return any(node.operator == "receive" for node in nodes_of(self.plan) or ())
 
     def trimmed(self, gap: Gap) -> Gap | None:
         """What of a gap is missing here, None if nothing is. An acknowledgement may have been lost, and then the agent
@@ -115,6 +112,8 @@ class EpochState:
                 self._registered(*decode(row.data))
             case Kind.PLAN:
                 self.plan = row.data
+                nodes = nodes_of(row.data)
+                self.receives = nodes is None or any(node.operator == "receive" for node in nodes)
             case Kind.END:
                 self.ended = True
             case Kind.EVENT:
@@ -296,6 +295,8 @@ class AgentEpochs:
         nonce = state.nonce
         if self.current is state:
             return
+        if self.current is not None and not state.plan:
+            state.receives = self.current.receives
         for place in (self.known, self.closing, self.recalled):
             place.pop(nonce, None)
         # Batches of an older epoch that wait here were given up, or else this one would not have had its turn.

@@ -430,7 +430,7 @@ class ShardLog:
                     del self._agents[agent]
             if state is None or state.retired or silent_s < self._retire_after_s:
                 continue
-            if state.ended and not state.receives:  # nobody waits for it; to others something may be sent meanwhile
+            if state.ended and not state.receives:  # nobody waits for it; to others something may have been sent
                 continue
             row = Row(Kind.RETIRE, agent, state.nonce, state.next_seq, b"")
             self._writer.append([row])

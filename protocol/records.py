@@ -181,12 +181,14 @@ class End(Struct):
 
 class Received(Struct):
     """How much an agent has taken over of what another one sends it: told with what came of it, so that neither a tuple
-    is taken twice nor its results are lost. `spool` says what `next_seq` counts in."""
+    is taken twice nor its results are lost. `spool` says what `next_seq` counts in, `nonce` which start of the sender
+    the last of it is from."""
 
     sender: str
     stream: str
     spool: int
     next_seq: int
+    nonce: int
 
 
 class Status(Struct):

@@ -4,8 +4,8 @@ From the plans follows which sinks a source stream can reach, over all agents, a
 contribute there. From progress follows how far each sink has come. Together they bound what may still be told: a tuple
 of stream S with ts < bound(S) will be named by no sink tuple any more.
 
-Each bucket of each stage keeps the same fleet, as each is given all control rows, shard by shard. Shards are not in
-step with each other, so the order between them means nothing.
+Each bucket of each stage keeps a fleet of its own, and is given all control rows for it, shard by shard: they differ
+only in what each has forgotten. Shards are not in step with each other, so the order between them means nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from protocol.chunks import Numbers, pack, read_progress, unpack
 from protocol.ids import StreamId
-from protocol.records import BEGINNING, END_OF_TIME, Gap
+from protocol.records import BEGINNING, END_OF_TIME, Gap, Received
 from protocol.row import Row
 from protocol.wire.sections import Kind, decode_section
 from protocol.wire.values import decode
@@ -28,7 +28,9 @@ from spark_jobs.reach import ANYWHERE, NOWHERE, Agent, Node, Reach, Reaches, Sta
 from spark_jobs.state import State
 from spark_jobs.waiting import Waiting
 
-CONTROL = (Kind.PLAN, Kind.PROGRESS, Kind.GAP, Kind.END, Kind.SNAPSHOT, Kind.REGISTER, Kind.RETIRE)
+CONTROL = frozenset(
+    (Kind.PLAN, Kind.PROGRESS, Kind.GAP, Kind.END, Kind.SNAPSHOT, Kind.REGISTER, Kind.RECEIVED, Kind.RETIRE)
+)
 ENDLESS = 2**62  # from here on a watermark is no time
 MOST_OVER = 16  # starts of an agent that are remembered though nothing is left of them: others may name what was lost
 
@@ -48,7 +50,7 @@ class _Names:
     streams: dict[int, Stream] = field(default_factory=dict)
     numbers: dict[Stream, int] = field(default_factory=dict)
     agents: dict[str, Agent] = field(default_factory=dict)
-    lost: dict[Stream, list[tuple[int, int]]] = field(default_factory=dict)
+    lost: dict[Stream, Ranges] = field(default_factory=dict)
     """Tuples of Sends that will never come."""
     gone: Ranges = field(default_factory=Ranges)
     """Streams of starts that are over and of which nothing is left: their names are forgotten."""
@@ -120,11 +122,11 @@ class Fleet:
             names.gone.add(going)
             for number, stream in going.items():
                 del names.streams[number], names.numbers[stream]
-            left = frozenset(stream.nonce for stream in names.streams.values())
+            left = {stream[:2] for stream in names.streams.values()}
+            starts = [agent.forget(name, left, MOST_OVER) for name, agent in names.agents.items()]
             for agent in names.agents.values():
-                last = [*agent.over][-MOST_OVER:]
-                agent.over = {nonce: ways for nonce, ways in agent.over.items() if nonce in left or nonce in last}
-                agent.heard = {nonce: others & left for nonce, others in agent.heard.items()}
+                agent.unhear(frozenset().union(*starts))
+            self._reaches = Reaches(names.agents)
         return going
 
     def recall(self, number: int, stream: Stream) -> None:
@@ -204,18 +206,28 @@ class Fleet:
             self._agent(row.agent).ended(row.nonce)
         elif row.kind == Kind.RETIRE:
             self._agent(row.agent).given_up(row.nonce)
+        elif row.kind == Kind.RECEIVED:
+            self._received(row)
         elif row.kind == Kind.GAP and row.agent:
             own = StreamId(row.agent, 0, "", row.nonce)
             for gap in cast("list[Gap]", decode_section(Kind.GAP, row.data, own)):
                 self._gap(row.agent, gap)
+
+    def _received(self, row: Row) -> None:
+        agent = self._names.agents.get(row.agent)
+        known = agent.heard_by(row.nonce) if agent else frozenset()
+        own = StreamId(row.agent, 0, "", row.nonce)
+        for each in cast("list[Received]", decode_section(Kind.RECEIVED, row.data, own)):
+            if each.nonce not in known:
+                self._agent(row.agent).named(row.nonce, each.nonce)
 
     def _gap(self, agent: str, gap: Gap) -> None:
         if gap.next_event is not None:  # a start that was cut short: what had come before has come before
             self._agent(agent).ended(gap.nonce)
         for each in gap.tuples:
             stream = Stream(agent, gap.nonce, each.name)
-            if each.name in {name for ways in self._agent(agent).plans for name in ways.sends}:
-                self._own().lost.setdefault(stream, []).append((each.first, each.last))
+            if each.name in {name for ways in self._agent(agent).plans.values() for name in ways.sends}:
+                self._own().lost.setdefault(stream, Ranges()).cover([(each.first, each.last)])
                 if stream in self._names.numbers:
                     self.newly_lost.add(self._names.numbers[stream])
 
@@ -231,7 +243,7 @@ class Fleet:
             agent.started(row.nonce, ways_of(told["plan"]))
         if told["ended"]:
             agent.ended(row.nonce)
-        elif told["retired"]:
+        if told["retired"]:
             agent.given_up(row.nonce)
 
     def _register(self, number: int, stream: Stream) -> None:
@@ -251,7 +263,7 @@ class Fleet:
         stream = self._names.streams.get(number)
         if stream is None:
             return NOWHERE if number in self.gone else ANYWHERE
-        found = self._reaches.of((stream.agent, stream.name))
+        found = self._reaches.of((stream.agent, stream.name), stream.nonce)
         if found is ANYWHERE and self.is_over(number) and not self._names.agents[stream.agent].is_unknown:
             return NOWHERE
         return found
@@ -287,15 +299,15 @@ class Fleet:
         stream = self._names.streams.get(sent)
         return stream is None or self._reaches.is_unbounded((stream.agent, stream.name))
 
-    def lost(self, number: int) -> list[tuple[int, int]]:
-        """The tuples of a Send that will never come, as numbers (first, last)."""
+    def lost(self, number: int) -> Ranges:
+        """The tuples of a Send that will never come."""
         stream = self._names.streams.get(number)
-        return self._names.lost.get(stream, []) if stream else []
+        return (self._names.lost.get(stream) if stream else None) or Ranges()
 
     def delay(self, sent: int, sink: int) -> int:
         """U from a Send stream to a sink, 0 if there is no known way."""
-        stream = self._names.streams.get(sink)
-        return self.reach(sent).sinks.get((stream.agent, stream.name), 0) if stream else 0
+        stream, reach = self._names.streams.get(sink), self.reach(sent)
+        return reach.sinks.get((stream.agent, stream.name), 0) if stream and not reach.unknown else 0
 
     def frontiers(self, waiting: Waiting) -> Frontiers:
         """How far each sink has come, given what waits."""
@@ -343,11 +355,11 @@ class Fleet:
     def _left_over(self, name: str, start: Start, awaited: Container[str]) -> Iterator[tuple[str, int]]:
         """The streams on which there may be more once the agent is started again, and how far they have come. One that
         has come to the end of what was sent has more to come only of starts from which it has taken nothing."""
-        for receive, (sender, _) in start.ways.receives.items():
+        for receive, (sender, sent) in start.ways.receives.items():
             agent = self._names.agents.get(sender)
             if agent is None or sender == name:
                 continue
-            is_new = bool(agent.open.keys() - start.heard) if agent.open else sender in awaited
+            is_new = self._has_news(sender, sent, start.heard) or (not agent.open and sender in awaited)
             for stream in start.ways.delays.get(receive, ()):
                 number = self._names.numbers.get(Stream(name, start.nonce, stream), -1)
                 reached = min(self.progress.get(number, (BEGINNING, END_OF_TIME)))
@@ -355,6 +367,17 @@ class Fleet:
                     yield stream, reached
                 elif is_new:
                     yield stream, BEGINNING
+
+    def _has_news(self, sender: str, stream: str, heard: Container[int]) -> bool:
+        """Whether there may be tuples of a Send that a receiver has not taken. They are taken in order: of starts
+        before the last one that it has heard of nothing is left. Starts that are over matter if they have sent any."""
+        agent, found = self._names.agents[sender], False
+        for nonce in () if agent.is_retired else (*agent.over, *agent.open):
+            if nonce in heard:
+                found = False
+            else:
+                found |= nonce in agent.open or Stream(sender, nonce, stream) in self._names.numbers
+        return found
 
 
 class Frontiers:

@@ -36,7 +36,7 @@ class Limits:
     def of(self, streams: Numbers, gone: Ranges) -> Numbers:
         """The limits of many tuples, of which the streams are given."""
         numbers, which = np.unique(streams, return_inverse=True)
-        limits = [self._set_aside(each) if each in gone else self.get(each) for each in numbers.tolist()]
+        limits = [max(self.get(each), self._set_aside(each, gone)) for each in numbers.tolist()]
         found: Numbers = np.array(limits, "<i8")[which]
         return found
 
@@ -47,7 +47,7 @@ class Limits:
             self._is_changed = True
 
     def forget(self, streams: Iterable[int]) -> None:
-        """These are gone, and nobody will ask for them."""
+        """These are gone, and nobody will ask for them here."""
         for stream in streams:
             self._is_changed |= self._times.pop(stream, None) is not None
 
@@ -59,15 +59,18 @@ class Limits:
                 pages[stream >> _PAGE_BITS][stream] = self._times.pop(stream)
                 self._is_changed = True
         for page, times in pages.items():
-            self._put(f"{self._name}.gone", page, self._page(page) | times)
+            known = self._page(page)
+            for stream, time in times.items():
+                known[stream] = max(time, known.get(stream, time))
+            self._put(f"{self._name}.gone", page, known)
 
     def save(self) -> None:
         """Keep them for the next micro-batch."""
         if self._is_changed:
             self._put(self._name, 0, self._times)
 
-    def _set_aside(self, stream: int) -> int:
-        return self._page(stream >> _PAGE_BITS).get(stream, BEGINNING)
+    def _set_aside(self, stream: int, gone: Ranges) -> int:
+        return self._page(stream >> _PAGE_BITS).get(stream, BEGINNING) if stream in gone else BEGINNING
 
     def _page(self, page: int) -> dict[int, int]:
         return _read(self._state.get(f"{self._name}.gone", page))

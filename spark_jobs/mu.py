@@ -215,8 +215,7 @@ class _Work:
         is_named = np.zeros(len(has_passed), bool)
         seqs = references[_SENT] & (1 << SEQ_BITS) - 1
         for place, number in enumerate(streams.tolist()):
-            for low, high in self._fleet.lost(number):
-                is_named |= (which == place) & (low <= seqs) & (seqs <= high)
+            is_named |= (which == place) & self._fleet.lost(number).contain(seqs)
         is_late = has_passed & ~is_named & (references[_PARTS] & _TOO_LATE != 0)
         is_lost = (has_passed | is_named) & ~is_late
         if is_late.any():
@@ -287,7 +286,8 @@ class _Work:
         """Forget the names of streams of which nothing is left here: what refers to them is late or lost."""
         index = self._waiting.index
         left = {*before.oldest, *np.unique(np.r_[self._deliveries.index.first, index.first, index.second]).tolist()}
-        self._purged.set_aside(self._fleet.forget(lambda number: number not in left))
+        self._fleet.forget(lambda number: number not in left)
+        self._purged.set_aside([each for each in self._purged.streams if each in self._fleet.gone])
         self._purged.save()
 
     def figures(self) -> tuple[int, int, int]:

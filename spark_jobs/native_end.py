@@ -79,7 +79,7 @@ class Horizon:
         streams = {
             (name, stream)
             for name, agent in self._agents.items()
-            for plan in agent.plans
+            for plan in agent.plans.values()
             for stream in (*plan.delays, *plan.sends)
             if stream not in plan.receives
         }

@@ -33,7 +33,11 @@ class Ranges:
 
     def add(self, numbers: Iterable[int]) -> None:
         """More of them."""
-        every = sorted([*zip(self.firsts, self.lasts, strict=True), *((each, each) for each in numbers)])
+        self.cover((each, each) for each in numbers)
+
+    def cover(self, spans: Iterable[tuple[int, int]]) -> None:
+        """All numbers from the first to the last of each."""
+        every = sorted([*zip(self.firsts, self.lasts, strict=True), *spans])
         self.firsts, self.lasts = [], []
         for first, last in every:
             if self.lasts and first <= self.lasts[-1] + 1:

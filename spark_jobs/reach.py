@@ -6,7 +6,7 @@ of windows on such a way: for so long a tuple may still contribute there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
@@ -87,20 +87,26 @@ class Start(NamedTuple):
 class Agent:
     """What is known of an agent. Its starts are told apart by their nonces."""
 
-    plans: list[Ways] = field(default_factory=list)
-    """Distinct ones, the newest last. Tuples of older ones may still be under way elsewhere."""
+    plans: dict[int, Ways] = field(default_factory=dict)
+    """Distinct ones, the newest last, by the number of the last start that had it. Tuples of starts that had older ones
+    may still be under way elsewhere."""
+    since: dict[int, int] = field(default_factory=dict)
+    """The numbers of starts that have told a plan."""
     open: dict[int, Ways | None] = field(default_factory=dict)
     """Starts of which more is expected."""
     retired: dict[int, Ways | None] = field(default_factory=dict)
     """Starts that were given up: they may come back."""
     over: dict[int, Ways | None] = field(default_factory=dict)
-    """Starts of which nothing more will come."""
+    """Starts of which nothing more will come, in the order in which they were."""
     announced: dict[int, int] = field(default_factory=dict)
     """Starts of which only others have spoken so far, and their epochs."""
     heard: dict[int, frozenset[int]] = field(default_factory=dict)
-    """Of starts that have not ended: the starts of others whose tuples they have named."""
+    """Of starts that have not ended: the starts of others from which they, or those before them, have taken tuples."""
     stopped: Start | None = None
-    """The start that has ended last, until there is another: what others send to the agent meanwhile waits for that."""
+    """The start that has ended last, if it received, until there is another: what others send to the agent meanwhile
+    waits for that."""
+    is_left_unread: bool = False
+    """The start that has ended last had a plan that cannot be read."""
 
     @property
     def is_retired(self) -> bool:
@@ -110,11 +116,20 @@ class Agent:
     @property
     def is_unknown(self) -> bool:
         """Whether its tuples take ways that nobody knows: a plan that has not come, or cannot be read."""
-        return bool(self.announced) or any(ways is None for ways in self.open.values())
+        return bool(self.announced) or self.is_left_unread or any(ways is None for ways in self.open.values())
+
+    def heard_by(self, nonce: int) -> frozenset[int]:
+        """The starts of others from which a start has taken tuples."""
+        if self.stopped is not None and self.stopped.nonce == nonce:
+            return self.stopped.heard
+        return self.heard.get(nonce, frozenset())
 
     def named(self, nonce: int, other: int) -> None:
-        """A start has named tuples of a start of another agent."""
-        self.heard[nonce] = self.heard.get(nonce, frozenset()) | {other}
+        """A start has taken, or named, tuples of a start of another agent. It may say so in its last words."""
+        if self.stopped is not None and self.stopped.nonce == nonce:
+            self.stopped = self.stopped._replace(heard=self.stopped.heard | {other})
+        elif nonce not in self.over:
+            self.heard[nonce] = self.heard.get(nonce, frozenset()) | {other}
 
     def was_named(self, nonce: int, epoch: int) -> None:
         """Another agent has named tuples of a start."""
@@ -123,32 +138,38 @@ class Agent:
 
     def spoke(self, nonce: int, epoch: int) -> None:
         """A start has named tuples of its own: starts before it will not speak any more."""
-        self.announced = {each: at for each, at in self.announced.items() if at > epoch and each != nonce}
+        passed = {each for each, at in self.announced.items() if at <= epoch and each != nonce}
+        self.over = {**dict.fromkeys(passed), **self.over}
+        self.announced = {each: at for each, at in self.announced.items() if each not in passed and each != nonce}
 
     def started(self, nonce: int, ways: Ways | None) -> None:
         """A plan: what older starts had promised, they have promised."""
+        heard = [*self.heard.values(), self.stopped.heard if self.stopped else frozenset()]
+        self.heard = {nonce: frozenset().union(*heard)}
         self.over |= self.open | self.retired
-        self.open, self.retired, self.stopped = {nonce: ways}, {}, None
+        self.open, self.retired, self.stopped, self.is_left_unread = {nonce: ways}, {}, None, False
         self.over.pop(nonce, None)
         self.announced.pop(nonce, None)
-        self.heard = {nonce: self.heard.get(nonce, frozenset())}
-        if ways is not None and ways not in self.plans:
-            self.plans = [*self.plans, ways]
+        if ways is not None:
+            number = 1 + max(self.plans, default=0)
+            self.plans = {at: each for at, each in self.plans.items() if each != ways} | {number: ways}
+            self.since.setdefault(nonce, number)
 
     def ended(self, nonce: int) -> None:
         """A start has ended."""
-        ways = self.over[nonce] = self.open.pop(nonce, None) or self.retired.get(nonce)
+        self.is_left_unread |= nonce in self.open and self.open[nonce] is None
+        ways = self.open.pop(nonce, None) or self.retired.get(nonce)
+        self.over[nonce] = self.over.get(nonce) or ways
         self.retired.pop(nonce, None)
         self.announced.pop(nonce, None)
         heard = self.heard.pop(nonce, frozenset())
-        if ways is not None:
+        if ways is not None and ways.receives:
             self.stopped = Start(nonce, ways, heard)
 
     def given_up(self, nonce: int) -> None:
-        if self.stopped is not None and self.stopped.nonce == nonce:
-            self.stopped = None
+        """Nobody waits for it any more, be it silent or stopped."""
+        self.announced, self.stopped, self.is_left_unread = {}, None, False
         if nonce not in self.over:
-            self.announced = {}
             self.retired = {**self.retired, **self.open}
             self.retired.setdefault(nonce, None)
             self.open = {}
@@ -156,7 +177,26 @@ class Agent:
     def returned(self, nonce: int) -> None:
         """A start that was given up, or that a newer one had followed, goes on."""
         own = self.retired.pop(nonce, None) or self.over.pop(nonce, None)
-        self.open[nonce] = own or (self.plans[-1] if self.plans else None)
+        self.open[nonce] = own or next(reversed(self.plans.values()), None)
+
+    def forget(self, own: str, left: Collection[tuple[str, int]], most: int) -> set[int]:
+        """Nothing is left of starts but of these: let go of the others, but for so many, and of their plans. Returns
+        which are forgotten."""
+        kept = {nonce for nonce in self.since if (own, nonce) in left} | self.open.keys() | self.retired.keys()
+        if self.stopped:
+            kept.add(self.stopped.nonce)
+        self.since = {nonce: number for nonce, number in self.since.items() if nonce in kept}
+        first = min(self.since.values(), default=max(self.plans, default=0))
+        self.plans = {number: ways for number, ways in self.plans.items() if number >= first}
+        going = {nonce for nonce in [*self.over][:-most] if (own, nonce) not in left}
+        self.over = {nonce: ways for nonce, ways in self.over.items() if nonce not in going}
+        return going
+
+    def unhear(self, starts: frozenset[int]) -> None:
+        """These starts of others are forgotten."""
+        self.heard = {nonce: of - starts for nonce, of in self.heard.items()}
+        if self.stopped:
+            self.stopped = self.stopped._replace(heard=self.stopped.heard - starts)
 
 
 class Reaches:
@@ -164,12 +204,14 @@ class Reaches:
 
     def __init__(self, agents: Mapping[str, Agent]) -> None:
         self._agents = agents
-        self._found: dict[Node, Reach] = {}
+        self._found: dict[tuple[Node, int], Reach] = {}
         self._unbounded: dict[Node, bool] = {}
 
-    def of(self, node: Node) -> Reach:
-        """Where tuples of a stream can get to, be it of a source or of a Send."""
-        return self._reach(node, ())
+    def of(self, node: Node, nonce: int | None = None) -> Reach:
+        """Where tuples of a stream can get to, be it of a source or of a Send. Those of one start go the ways of its
+        plan and of later ones: what it has sent, and is not taken yet, the next start sends on."""
+        agent = self._agents.get(node[0])
+        return self._reach(node, (), agent.since.get(nonce, 0) if agent and nonce is not None else 0)
 
     def is_unbounded(self, sent: Node, behind: int = 0) -> bool:
         """Whether a Send has length windows before it, here or in another agent, or nobody knows."""
@@ -181,31 +223,32 @@ class Reaches:
     def _find_unbounded(self, sent: Node, behind: int) -> bool:
         name, stream = sent
         agent = self._agents.get(name)
-        plans = [plan for plan in agent.plans if stream in plan.sends] if agent else []
+        plans = [plan for plan in agent.plans.values() if stream in plan.sends] if agent else []
         if not plans or any(plan.has_length_windows for plan in plans):
             return True
         received = [plan.receives[each] for plan in plans for each in plan.receives if stream in plan.delays[each]]
         return any(self.is_unbounded(each, behind + 1) for each in received)
 
-    def _reach(self, node: Node, before: tuple[Node, ...]) -> Reach:
+    def _reach(self, node: Node, before: tuple[Node, ...], first: int = 0) -> Reach:
         if node in before or len(before) > _MOST_AGENTS:  # every stream between the two is in the same circle
             return ANYWHERE
-        if node not in self._found:
-            self._found[node] = self._find_reach(node, before)
-        return self._found[node]
+        if (node, first) not in self._found:
+            self._found[node, first] = self._find_reach(node, before, first)
+        return self._found[node, first]
 
-    def _find_reach(self, node: Node, before: tuple[Node, ...]) -> Reach:
+    def _find_reach(self, node: Node, before: tuple[Node, ...], first: int) -> Reach:
         name, stream = node
         agent = self._agents.get(name)
         if agent is None or agent.is_unknown:
             return ANYWHERE
         ways: list[Reach] = []
-        for plan in agent.plans:
+        plans = {number: plan for number, plan in agent.plans.items() if number >= first}
+        for number, plan in plans.items():
             for to in plan.sends.get(stream, ()):
                 ways += self._received(to, node, (*before, node))
             if stream in plan.delays and stream not in plan.receives:
-                ways.append(self._onward(name, plan, plan.delays[stream], (*before, node)))
-        is_told = any(stream in plan.sends or stream in plan.delays for plan in agent.plans)
+                ways.append(self._onward(name, number, plan.delays[stream], (*before, node)))
+        is_told = any(stream in plan.sends or stream in plan.delays for plan in plans.values())
         return _united(ways) if is_told else ANYWHERE
 
     def _received(self, receiver: str, sent: Node, before: tuple[Node, ...]) -> Iterable[Reach]:
@@ -215,17 +258,17 @@ class Reaches:
             return
         if not agent.plans and not agent.is_retired:
             yield ANYWHERE
-        for plan in agent.plans:
+        for number, plan in agent.plans.items():
             for receive, taken in plan.receives.items():
                 if taken == sent:
-                    yield self._onward(receiver, plan, plan.delays.get(receive, {}), before)
+                    yield self._onward(receiver, number, plan.delays.get(receive, {}), before)
 
-    def _onward(self, agent: str, plan: Ways, reached: Mapping[str, int], before: tuple[Node, ...]) -> Reach:
-        """From within an agent: to its sinks, and through its Sends to those of others."""
-        ways: list[Reach] = []
+    def _onward(self, agent: str, number: int, reached: Mapping[str, int], before: tuple[Node, ...]) -> Reach:
+        """From within an agent with a plan: to its sinks, and through its Sends to those of others."""
+        plan, ways = self._agents[agent].plans[number], list[Reach]()
         for stream, delay in reached.items():
             if stream in plan.sends:
-                found = self._reach((agent, stream), before)
+                found = self._reach((agent, stream), before, number)
                 ways.append(found._replace(sinks={sink: rest + delay for sink, rest in found.sinks.items()}))
             else:
                 ways.append(Reach({(agent, stream): delay}, False))

@@ -116,7 +116,7 @@ class Shelf:
 
     @property
     def index(self) -> Groups:
-        """Which streams have rows, and the lowest times among them; as it was before this micro-batch."""
+        """Which streams have rows, and the lowest times among them; as it was when last saved."""
         return self._index
 
     def slots_of(self, times: Numbers) -> Numbers:

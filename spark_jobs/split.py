@@ -8,14 +8,16 @@ bucket takes part in every micro-batch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from protocol.chunks import SEQ_BITS, DeliveryChunk, Numbers, pack, read_deliveries, read_progress, unpack
-from protocol.records import BEGINNING
+from protocol.ids import StreamId
+from protocol.records import BEGINNING, Received
 from protocol.row import Row
 from protocol.wire.sections import Kind as RowKind
+from protocol.wire.sections import decode_section
 from spark_jobs.chunks import Chunk, Kind, bucket_of, by_bucket, pack_rows, read_rows
 from spark_jobs.fleet import CONTROL
 from spark_jobs.shelf import Columns, Layout
@@ -29,12 +31,15 @@ def split(shard: int, rows: Iterable[Row], buckets: int) -> Iterator[Chunk]:
     control: list[Row] = []
     kept: list[Row] = []
     deliveries: list[DeliveryChunk] = []
-    promises = _Promises()
+    promises, takings = _Promises(), _Takings()
     for row in rows:
         if row.kind == RowKind.PROGRESS:
             promises.add(row)
             continue
-        if row.kind in CONTROL:
+        if row.kind == RowKind.RECEIVED:
+            if takings.is_news(row):
+                control.append(row)
+        elif row.kind in CONTROL:
             before = list(promises.taken(row.agent))
             control += [*before, row]
             kept += before
@@ -80,8 +85,24 @@ class _Promises:
             yield Row(RowKind.PROGRESS, name, nonce, self._seqs[name, nonce], data)
 
 
+class _Takings:
+    """Of which starts others have taken something: they say so with every message."""
+
+    def __init__(self) -> None:
+        self._known: set[tuple[str, int, int]] = set()
+
+    def is_news(self, row: Row) -> bool:
+        """Whether one of them was not known."""
+        own = StreamId(row.agent, 0, "", row.nonce)
+        told = cast("list[Received]", decode_section(RowKind.RECEIVED, row.data, own))
+        starts = {(row.agent, row.nonce, each.nonce) for each in told}
+        is_news = not starts <= self._known
+        self._known |= starts
+        return is_news
+
+
 def _latest(deliveries: Sequence[DeliveryChunk]) -> tuple[Numbers, Numbers]:
-    """The streams of the agents themselves that have something in these deliveries, and the time of the youngest."""
+    """The streams of which something is in these deliveries, but for what others have sent: the youngest of each."""
     ids = [column for each in deliveries for column in (each.id, each.origin_id[each.remote == 0])]
     times = [column for each in deliveries for column in (each.ts, each.origin_ts[each.remote == 0])]
     if not ids:
@@ -98,7 +119,7 @@ class Control(NamedTuple):
     shard: int
     rows: list[Row]
     streams: Numbers
-    """Those of the shard's agents that have something in deliveries now."""
+    """Those that have something in deliveries of the shard's agents now."""
     latest: Numbers
     """The time of the youngest of each."""
 

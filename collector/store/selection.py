@@ -179,8 +179,10 @@ def _new_sink_labels(labels: SinkLabels, fillable: Numbers) -> SinkLabels:
 
 
 def _new_lost(db: sqlite3.Connection, lost: LostOrigins, fillable: Numbers) -> LostOrigins:
+    """Each pair once: two tuples that a sink came from may have come from the one that is lost."""
     query = "SELECT 1 FROM lost WHERE sink=? AND origin=?"
-    pairs = zip(lost.sink.tolist(), lost.origin.tolist(), strict=True)
-    fresh = np.array([db.execute(query, pair).fetchone() is None for pair in pairs], bool)
-    fresh &= among(lost.sink, fillable)
-    return LostOrigins(lost.sink[fresh], lost.origin[fresh])
+    of_fillable = among(lost.sink, fillable)
+    pairs = sorted(set(zip(lost.sink[of_fillable].tolist(), lost.origin[of_fillable].tolist(), strict=True)))
+    fresh = [pair for pair in pairs if db.execute(query, pair).fetchone() is None]
+    sinks, origins = np.array(fresh, "<i8").reshape(-1, 2).T
+    return LostOrigins(sinks, origins)

@@ -24,7 +24,7 @@ from collector.store.lock import WriterLock
 from collector.store.log_rows import LogRows
 from collector.store.packing import groups_of, pack, pack_groups, unpack
 from collector.store.payloads import add_payloads
-from collector.store.replay import Replay
+from collector.store.replay import Replay, is_behind
 from collector.store.retention import Removed, remove_before
 from collector.store.selection import News, select
 from collector.store.tables import Tables, add_counts
@@ -108,7 +108,7 @@ class StoreWriter:
             query = self._query(batch.query)
             if self._is_known(query, batch):
                 return None
-            replay = self._replay()
+            replay = self._replay(query)
             now_ms = self._clock_ms()
             stamp = max(batch.stamp, self._last_stamp())
             number = self._db.execute(
@@ -157,10 +157,20 @@ class StoreWriter:
         found = self._db.execute("SELECT stamp FROM batches ORDER BY number DESC LIMIT 1").fetchone()
         return int(found[0]) if found else BEGINNING
 
-    def _replay(self) -> Replay | None:
-        (queries,) = self._db.execute("SELECT count(*) FROM queries").fetchone()
+    def _replay(self, query: int) -> Replay | None:
+        """A query that has read all that others had read tells nothing that was removed: however old, it is new."""
+        queries = [number for (number,) in self._db.execute("SELECT number FROM queries")]
+        if len(queries) == 1:
+            return None
         (removed_before,) = self._db.execute("SELECT ts FROM removed_before").fetchone()
-        return Replay(removed_before) if queries > 1 else None
+        others = [self._upto(each) for each in queries if each != query]
+        return Replay(removed_before if is_behind(self._upto(query), others) else BEGINNING)
+
+    def _upto(self, query: int) -> str:
+        """Up to where a query has read the log."""
+        last = "SELECT upto FROM batches WHERE query=? ORDER BY batch DESC LIMIT 1"
+        found = self._db.execute(last, (query,)).fetchone()
+        return str(found[0]) if found else ""
 
     def _is_known(self, query: int, batch: GraphBatch) -> bool:
         """Whether the batch was written. OtherContent if it was another one: somebody has turned back the clock of the

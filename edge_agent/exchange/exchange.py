@@ -111,7 +111,8 @@ class Exchange:
         if self._agent.ended:
             return
         sender, stream = crossing.stream.agent, crossing.stream.name
-        together = [*rows, *self._agent.rows(Received(sender, stream, crossing.spool, crossing.seq + 1))]
+        received = Received(sender, stream, crossing.spool, crossing.seq + 1, crossing.stream.nonce)
+        together = [*rows, *self._agent.rows(received)]
         self._outbox.put_all([(row, size_of(row)) for row in together])
         self._outbox.after(partial(self._taken, sender, stream, crossing.spool, crossing.seq + 1))
 

@@ -118,5 +118,5 @@ _FIELDS: dict[type, dict[str, Check]] = {
     Late: {"stream": _stream, "ts": _number, "payload": _payload, "watermark": _number},
     Skipped: {"operator": _text, "function": _text, "ts": _maybe(_number), "payload": _payload, "error": _text},
     Sketch: {"of": _text, "hashes": _number, "entries": _number, "bits": _bytes},
-    Received: {"sender": _text, "stream": _text, "spool": _number, "next_seq": _number},
+    Received: {"sender": _text, "stream": _text, "spool": _number, "next_seq": _number, "nonce": _number},
 }

@@ -129,7 +129,7 @@ def test_it_ends_when_the_sender_has_ended_and_says_what_it_took(start: Start) -
     records = running.records()
     assert delivered(records) == [1, 4, 9]
     taken = [each for each in records if isinstance(each, Received)]
-    assert taken == [Received("car-7", "numbers", SPOOL, next_seq) for next_seq in (1, 2, 3)]
+    assert taken == [Received("car-7", "numbers", SPOOL, next_seq, 77) for next_seq in (1, 2, 3)]
     assert has_ended(records)
 
 

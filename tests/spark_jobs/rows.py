@@ -8,7 +8,7 @@ import numpy as np
 
 from protocol.chunks import SEQ_BITS, pack
 from protocol.plan import JSON, Node, PlanDocument
-from protocol.records import END_OF_TIME, Declared, End, Gap
+from protocol.records import END_OF_TIME, Declared, End, Gap, Received
 from protocol.row import Row
 from protocol.wire.packer import Packer
 from protocol.wire.sections import Kind, encode_section, pending
@@ -64,6 +64,12 @@ def progress(agent: str, number: int, watermark: int, hold: int = END_OF_TIME, n
 
 def gap(agent: str, record: Gap, nonce: int = 1) -> Row:
     return Row(Kind.GAP, agent, nonce, 0, _section(Kind.GAP, record, agent, nonce))
+
+
+def received(agent: str, sender: str, stream: str, of: int, nonce: int = 1) -> Row:
+    """A start of an agent has taken something of the start `of` of another."""
+    told = Received(sender, stream, 1, 1, of)
+    return Row(Kind.RECEIVED, agent, nonce, 0, _section(Kind.RECEIVED, told, agent, nonce))
 
 
 def end(agent: str, nonce: int = 1) -> Row:

@@ -6,6 +6,7 @@ from protocol.records import BEGINNING, END_OF_TIME, Gap, Lost
 from protocol.row import Row
 from protocol.wire.sections import Kind
 from spark_jobs.fleet import Fleet
+from spark_jobs.ranges import Ranges
 from spark_jobs.waiting import Waiting
 from tests.spark_jobs.rows import (
     PACKER,
@@ -14,6 +15,7 @@ from tests.spark_jobs.rows import (
     plan,
     progress,
     receive,
+    received,
     register,
     retire,
     send,
@@ -83,7 +85,8 @@ def test_waiting_references_hold_their_sink_back_even_if_it_is_closed() -> None:
     waiting.add(ALERTS, 5_000, 5_000)
     rows = [*NAMES, plan("edge", *EDGE), plan("hub", *HUB), progress("hub", ALERTS, 10_000)]
     assert bounds(fleet_of(*rows), READINGS, waiting=waiting) == [5_000 - 3_660]
-    ended = fleet_of(*rows, progress("hub", ALERTS, END_OF_TIME), end("hub"), end("edge"))
+    taken = received("hub", "edge", "minutes", of=1)
+    ended = fleet_of(*rows, taken, progress("hub", ALERTS, END_OF_TIME), end("hub"), end("edge"))
     assert bounds(ended, READINGS, waiting=waiting) == [5_000 - 3_660]
     assert bounds(ended, READINGS) == [END_OF_TIME]
 
@@ -105,17 +108,73 @@ def test_an_agent_that_was_stopped_is_waited_for_until_it_has_taken_all_or_is_gi
 
 
 @pytest.mark.parametrize("ending", [[], [end("hub")]])
-def test_an_agent_that_has_come_to_the_end_has_taken_all_of_the_starts_that_it_has_named(ending: list[Row]) -> None:
+@pytest.mark.parametrize(
+    "has_taken", [register(SENT, "edge", "minutes", by="hub"), received("hub", "edge", "minutes", of=1)]
+)
+def test_an_agent_that_has_come_to_the_end_has_taken_all_of_the_starts_that_it_has_heard_of(
+    has_taken: Row, ending: list[Row]
+) -> None:
     """Whatever was known of its senders when it ended: shards are not in step."""
     rows = [*NAMES, plan("edge", *EDGE), plan("hub", *HUB)]
     at_the_end = [progress("hub", ALERTS, END_OF_TIME), *ending]
-    has_taken = register(SENT, "edge", "minutes", by="hub")
     assert bounds(fleet_of(*rows, *at_the_end), READINGS) == [BEGINNING]
     assert bounds(fleet_of(*rows, has_taken, *at_the_end), READINGS) == [END_OF_TIME]
-    again = plan("edge", *EDGE, nonce=2)
+    again, sent = plan("edge", *EDGE, nonce=2), register(9, "edge", "minutes", nonce=2)
     for told in ([*rows, has_taken, *at_the_end, again], [*rows, again, has_taken, *at_the_end]):
         assert bounds(fleet_of(*told), READINGS) == [BEGINNING], "nothing of the second start"
-        assert bounds(fleet_of(*told, end("edge", 2)), READINGS) == [END_OF_TIME]
+        assert bounds(fleet_of(*told, end("edge", 2)), READINGS) == [END_OF_TIME], "which has sent nothing"
+        gone = [*told, sent, end("edge", 2)]
+        assert bounds(fleet_of(*gone), READINGS, 9) == [BEGINNING] * 2, "what it has sent waits for the hub"
+        assert bounds(fleet_of(*gone, retire("hub")), READINGS, 9) == [END_OF_TIME] * 2
+        taken = [received("hub", "edge", "minutes", of=2, nonce=2), progress("hub", 10, END_OF_TIME, nonce=2)]
+        back = [*gone, plan("hub", *HUB, nonce=2), register(10, "hub", "alerts", nonce=2), *taken]
+        assert bounds(fleet_of(*back), READINGS, 9) == [END_OF_TIME] * 2
+        assert bounds(fleet_of(*back, end("hub", 2)), READINGS, 9) == [END_OF_TIME] * 2
+
+
+def test_what_one_start_has_taken_the_next_one_need_not_take() -> None:
+    rows = [*NAMES, plan("edge", *EDGE), plan("hub", *HUB), received("hub", "edge", "minutes", of=1), end("edge")]
+    killed = [*rows, plan("hub", *HUB, nonce=2), register(9, "hub", "alerts", nonce=2)]
+    assert bounds(fleet_of(*killed), READINGS) == [BEGINNING]
+    ended = [progress("hub", 9, END_OF_TIME, nonce=2), end("hub", 2)]
+    assert bounds(fleet_of(*killed, *ended), READINGS) == [END_OF_TIME]
+
+
+def test_an_agent_that_was_stopped_is_given_up_though_it_has_spoken_since() -> None:
+    """`threadline-agent send` is a start without a plan."""
+    rows = [*NAMES, plan("edge", *EDGE), plan("hub", *HUB), progress("hub", ALERTS, 10_000), end("hub")]
+    spoken = [*rows, register(9, "hub", "notes", nonce=2), end("hub", 2)]
+    assert bounds(fleet_of(*spoken), READINGS) == [10_000 - 3_660]
+    assert bounds(fleet_of(*spoken, retire("hub", 2)), READINGS) == [END_OF_TIME]
+
+
+def test_a_receiver_with_a_plan_that_cannot_be_read_is_waited_for_also_if_it_was_stopped() -> None:
+    unread = Row(Kind.PLAN, "hub", 2, 0, b"\xff")
+    rows = [*NAMES, plan("edge", *EDGE), plan("hub", *HUB), progress("hub", ALERTS, 10_000), unread, end("hub", 2)]
+    assert bounds(fleet_of(*rows), READINGS) == [BEGINNING]
+    again = [plan("hub", *HUB, nonce=3), register(9, "hub", "alerts", nonce=3), progress("hub", 9, 20_000, nonce=3)]
+    assert bounds(fleet_of(*rows, *again), READINGS) == [20_000 - 3_660]
+    assert bounds(fleet_of(*rows, retire("hub", 2)), READINGS) == [END_OF_TIME]
+
+
+def test_a_plan_that_was_wrong_does_not_hold_what_comes_after_it() -> None:
+    wrong = (source("readings"), window("minutes", "readings", 60), send("minutes", "minutes", "hbu"))
+    state = PlainState()
+    hub = [plan("hub", *HUB), progress("hub", ALERTS, 10_000)]
+    right = [plan("edge", *EDGE, nonce=2), register(9, "edge", "readings", nonce=2)]
+    fleet = fleet_of(*NAMES, plan("edge", *wrong), *right, *hub, state=state)
+    assert bounds(fleet, READINGS, 9) == [BEGINNING, 10_000 - 3_660]
+    fleet = fleet_of(plan("edge", *EDGE, nonce=3), state=state)
+    assert bounds(fleet, READINGS, 9) == [BEGINNING, 10_000 - 3_660], "also when its start is over"
+
+
+def test_the_plan_of_a_receiver_counts_until_nothing_is_left_of_its_start() -> None:
+    slow = (receive("in", "edge", "minutes"), window("days", "in", 86_400), sink("alerts", "days"))
+    rows = [*NAMES, plan("edge", *EDGE), plan("hub", *slow), plan("hub", *HUB, nonce=2)]
+    fleet = fleet_of(*rows, register(9, "hub", "alerts", nonce=2), progress("hub", 9, 100_000, nonce=2))
+    assert bounds(fleet, READINGS) == [100_000 - 86_460]
+    assert list(fleet.forget(lambda _: True)) == [ALERTS]
+    assert bounds(fleet, READINGS) == [100_000 - 3_660]
 
 
 def test_a_start_of_which_only_others_have_spoken_may_go_anywhere() -> None:
@@ -128,11 +187,24 @@ def test_a_start_of_which_only_others_have_spoken_may_go_anywhere() -> None:
         assert bounds(fleet_of(*named, after), READINGS) == [10_000 - 3_660]
 
 
+def test_a_start_of_which_only_others_have_spoken_is_over_when_a_later_one_speaks() -> None:
+    rows = [*NAMES, plan("edge", *EDGE), register(9, "edge", "minutes", nonce=2, by="hub")]
+    assert fleet_of(*rows).watermark(9) == BEGINNING
+    assert fleet_of(*rows, register(10, "edge", "minutes", nonce=3)).watermark(9) == END_OF_TIME
+
+
+def test_nobody_waits_for_a_start_of_an_agent_that_was_given_up_after_it_had_ended() -> None:
+    rows = [*NAMES, plan("edge", *EDGE), plan("hub", *HUB), progress("hub", ALERTS, 10_000), end("edge")]
+    named = register(9, "edge", "minutes", nonce=2, by="hub")
+    assert bounds(fleet_of(*rows, named), READINGS) == [BEGINNING]
+    assert bounds(fleet_of(*rows, named, retire("edge")), READINGS) == [10_000 - 3_660]
+
+
 def test_chains_of_agents_that_were_stopped_are_found_however_many_there_are() -> None:
     """Each sends to each that comes after it: there are more ways than anybody could walk."""
     count = 40
     names = [f"a{place}" for place in range(count)]
-    rows = [plan("a0", source("r"), send("s", "r", *names[1:]))]
+    rows = [plan("a0", source("r"), send("s", "r", *names[1:]), nonce=2)]
     for place, name in enumerate(names[1:], 1):
         taken = [receive(f"from-{sender}", sender, "s") for sender in names[:place]]
         kept = [sink(f"k-{sender}", f"from-{sender}") for sender in names[:place]]
@@ -140,9 +212,10 @@ def test_chains_of_agents_that_were_stopped_are_found_however_many_there_are() -
         rows += [register(100 * place + each, name, f"k-a{each}") for each in range(place)]
         rows += [progress(name, 100 * place + each, END_OF_TIME) for each in range(place)]
         rows += [register(100 * place + 99, name, "s"), progress(name, 100 * place + 99, END_OF_TIME)]
+        rows.append(received(name, "a1", "s", of=1))
     rows += [end(name) for name in names[1:]]
     assert len(fleet_of(*rows).frontiers(Waiting()).sinks) == count * (count - 1) // 2
-    assert fleet_of(*rows, end("a0")).frontiers(Waiting()).sinks == {}
+    assert fleet_of(*rows, end("a0", 2)).frontiers(Waiting()).sinks == {}
 
 
 def test_what_waits_survives_packing() -> None:
@@ -199,8 +272,8 @@ def test_a_start_that_was_cut_short_is_over() -> None:
 def test_lost_tuples_of_a_send() -> None:
     told = Gap("spool full", 1, 1, tuples=(Lost("minutes", 3, 5), Lost("readings", 1, 2)))
     fleet = fleet_of(*NAMES, plan("edge", *EDGE), gap("edge", told))
-    assert fleet.lost(SENT) == [(3, 5)]
-    assert fleet.lost(READINGS) == []
+    assert fleet.lost(SENT) == Ranges([3], [5])
+    assert fleet.lost(READINGS) == Ranges()
 
 
 def test_a_gap_says_at_once_of_which_streams() -> None:
@@ -295,6 +368,13 @@ def test_a_reader_that_begins_later_knows_what_is_in_force() -> None:
     assert bounds(fleet_of(*rows), READINGS) == [10_000 - 3_660]
 
 
+def test_a_reader_that_begins_later_does_not_wait_for_an_agent_that_was_stopped_and_given_up() -> None:
+    edge = snapshot("edge", 1, plan("edge", *EDGE), {"readings": READINGS, "minutes": SENT})
+    hub = (plan("hub", *HUB), {"alerts": ALERTS})
+    assert bounds(fleet_of(edge, snapshot("hub", 1, *hub, ended=True)), READINGS) == [BEGINNING]
+    assert bounds(fleet_of(edge, snapshot("hub", 1, *hub, ended=True, retired=True)), READINGS) == [END_OF_TIME]
+
+
 def test_a_later_snapshot_of_the_same_shard_is_no_news() -> None:
     state = PlainState()
     fleet_of(*NAMES, plan("edge", *EDGE), plan("hub", *HUB), progress("hub", ALERTS, 10_000), state=state)
@@ -332,8 +412,10 @@ def test_a_stream_that_is_known_again_goes_where_it_went() -> None:
 
 
 def test_an_agent_that_was_stopped_is_not_forgotten_and_nor_is_one_that_was_given_up() -> None:
+    """But for one to which nobody sends anything: nobody waits for it."""
     rows = [*NAMES, plan("edge", *EDGE), plan("hub", *HUB)]
-    assert not fleet_of(*rows, end("edge")).forget(lambda _: True)
+    assert not fleet_of(*rows, end("hub")).forget(lambda _: True)
     assert not fleet_of(*rows, retire("edge")).forget(lambda _: True)
-    fleet = fleet_of(*rows, end("edge"), plan("edge", *EDGE, nonce=2))
-    assert list(fleet.forget(lambda _: True)) == [READINGS, SENT]
+    assert list(fleet_of(*rows, end("edge")).forget(lambda _: True)) == [READINGS, SENT]
+    fleet = fleet_of(*rows, end("hub"), plan("hub", *HUB, nonce=2))
+    assert list(fleet.forget(lambda _: True)) == [ALERTS]

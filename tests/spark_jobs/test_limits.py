@@ -46,6 +46,11 @@ def test_those_of_streams_that_are_gone_are_still_known_but_not_read_each_time()
     gone.add([3, 4, 2_000])
     assert limits.streams == [5]
     assert limits.of(np.array([3, 4, 5, 2_000]), gone).tolist() == [3, BEGINNING, 5, 2_000]
+    for time, highest in ((1, 3), (7, 7)):  # something came of it after all
+        limits.rise(3, time)
+        assert limits.of(np.array([3]), gone).tolist() == [highest]
+        limits.set_aside([3])
+        assert limits.of(np.array([3]), gone).tolist() == [highest]
     limits.forget([5])
     limits.save()
     assert Limits(state, "purged").streams == []

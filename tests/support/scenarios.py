@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import cycle, islice
+from itertools import cycle
 from typing import Any
 
 from hypothesis import strategies as st
@@ -19,6 +19,7 @@ from protocol.ids import StreamId
 from protocol.records import (
     Declared,
     End,
+    Received,
     Record,
 )
 from protocol.wire.sections import Kind, Pending, in_parts, pending
@@ -62,6 +63,13 @@ class Stop:
 
 
 @dataclass(frozen=True)
+class Finish:
+    """An agent comes to the end of its sources, and of all that was sent to it, and starts again."""
+
+    agent: int
+
+
+@dataclass(frozen=True)
 class Lose:
     """Batches of an agent that its spool has dropped."""
 
@@ -88,7 +96,7 @@ class Arrive:
     ends: bool = True
 
 
-Step = Feed | Take | Crash | Stop
+Step = Feed | Take | Crash | Stop | Finish
 Fault = Lose | Garble
 
 
@@ -158,7 +166,9 @@ class _Running:
 
     def take(self, most: int) -> None:
         for _ in range(min(most, len(self.inbox))):
-            self.engine.receive(*self.inbox.popleft())
+            stream, *crossing = self.inbox.popleft()
+            self.engine.receive(stream, *crossing)
+            self.rows.append(pending(Received(stream.agent, stream.name, 1, 0, stream.nonce), PACKER))
 
     def crash(self, items: int) -> None:
         for waiting in self.items.values():
@@ -173,6 +183,12 @@ class _Running:
     def _end(self) -> None:
         self.rows.append(pending(End(0), PACKER))
         self.starts[-1][0].ended = True
+
+    def go_on(self) -> None:
+        self.engine.finish()
+        self.take(len(self.inbox))
+        self._end()
+        self.start()
 
     def finish(self) -> None:
         for source, items in self.items.items():
@@ -215,6 +231,8 @@ def _run(scenario: Scenario) -> dict[str, _Running]:
                 acting.crash(step.items)
             case Stop():
                 acting.stop()
+            case Finish():
+                acting.go_on()
     for each in agents:
         each.finish()
     return running
@@ -249,10 +267,15 @@ def _batches(scenario: Scenario, number: int, agent: _Running) -> list[tuple[byt
 
 def _cut(rows: Sequence[Pending], sizes: Iterator[int]) -> list[list[Pending]]:
     """Batches; the first one holds at least what a new start says before all else."""
-    left = iter(rows)
-    batches = [list(islice(left, max(2, next(sizes))))]
-    while batch := list(islice(left, next(sizes))):
-        batches.append(batch)
+    batches: list[list[Pending]] = [[]]
+    room = max(2, next(sizes))
+    for row in rows:
+        if row[0] is not Kind.RECEIVED:  # which stands with what came of it
+            if not room:
+                batches.append([])
+                room = next(sizes)
+            room -= 1
+        batches[-1].append(row)
     return batches
 
 
@@ -332,7 +355,7 @@ def scenarios(draw: st.DrawFn, spice: Spice | None = None) -> Scenario:
         st.builds(Take, which, st.integers(1, 4)),
     ]
     if spice.crashes:
-        steps += [st.builds(Crash, which, st.integers(0, 2)), st.builds(Stop, which)]
+        steps += [st.builds(Crash, which, st.integers(0, 2)), st.builds(Stop, which), st.builds(Finish, which)]
     faults = st.builds(Lose, which, st.integers(1, 6), st.integers(1, 3)) | st.builds(Garble, which, st.integers(1, 6))
     retire = st.booleans() if spice.retirements else st.just(False)
     return Scenario(

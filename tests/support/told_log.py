@@ -101,10 +101,12 @@ class Log:
         self.deliveries: dict[int, Delivered] = {}
         self.progress: dict[int, tuple[Bound, Bound]] = {}
         self.ended: set[Start] = set()
-        self.named_by: dict[Start, set[Start]] = {}
-        """The starts of which a start has named streams."""
+        self.taken_by: dict[str, set[int]] = {}
+        """The starts of others of which an agent has taken, or named, tuples."""
         self.announced: dict[str, dict[int, int]] = {}
         """Starts of which only others have spoken so far, with their epochs: nobody knows what comes of them."""
+        self.passed: set[Start] = set()
+        """Starts of which only others have spoken, and of whose agents a later one has spoken."""
         self.retired: set[Start] = set()
         """Of which nothing has come since."""
         self.returned: dict[Start, set[int]] = {}
@@ -136,12 +138,15 @@ class Log:
             case Kind.REGISTER:
                 number, agent, epoch, name, nonce = decode(row.data)
                 self.streams[number] = (agent, nonce, name)
-                self.named_by.setdefault(start, set()).add((agent, nonce))
+                self.taken_by.setdefault(row.agent, set()).add(nonce)
                 others = self.announced.setdefault(agent, {})
                 if agent == row.agent:
+                    self.passed |= {(agent, each) for each, at in others.items() if at <= epoch and each != nonce}
                     self.announced[agent] = {each: at for each, at in others.items() if at > epoch and each != nonce}
                 elif nonce not in self.starts.get(agent, []):
                     others[nonce] = epoch
+            case Kind.RECEIVED:
+                self.taken_by.setdefault(row.agent, set()).update(each.nonce for each in _records(row))
             case Kind.PLAN:
                 [declared] = _records(row)
                 self.plans[start] = json.loads(declared.plan)
@@ -207,7 +212,9 @@ class Log:
     def _has_passed(self, number: int, ts: int) -> bool:
         """Whether the stream of a tuple has ended, or has promised that nothing as old will come."""
         agent, nonce, _ = self.streams[number >> SEQ_BITS]
-        if (agent, nonce) in self.ended or (nonce in self.starts.get(agent, []) and self.starts[agent][-1] != nonce):
+        if (agent, nonce) in self.ended | self.passed or (
+            nonce in self.starts.get(agent, []) and self.starts[agent][-1] != nonce
+        ):
             return True
         return self.progress.get(number >> SEQ_BITS, (-INFINITY, 0))[0] > ts
 
@@ -338,7 +345,8 @@ class Log:
         self, agent: str, nonce: int, sink: str, required: bool, seen: tuple[str, ...] = ()
     ) -> Bound:
         """Of an agent that has ended, or is about to: as long as others send to it, it may start again and take what it
-        has not taken. If it has come to the end of that, there is no more but of starts that it has never named."""
+        has not taken. If it has come to the end of that, there is no more but of starts after the last one that it has
+        taken anything of."""
         found: Bound = INFINITY
         plan = self.plans[agent, nonce]
         for node in plan["nodes"]:
@@ -352,14 +360,15 @@ class Log:
                 is_new = False
             elif not required and self.returned.get((sender, newest)) == set():
                 is_new = False  # it has said something since it was retired, but promised nothing
-            elif (sender, newest) in self.ended:
-                is_new = any(
-                    self._promised_before_it_stopped(sender, newest, each["name"], required, (*seen, agent)) < INFINITY
-                    for each in self.plans[sender, newest]["nodes"]
-                    if each["operator"] in ("sink", "send")
-                )
             else:
-                is_new = (sender, newest) not in self.named_by.get((agent, nonce), set())
+                is_new = self._has_news(sender, node["parameters"]["stream"], agent)
+                if (sender, newest) in self.ended:
+                    is_new = is_new or any(
+                        self._promised_before_it_stopped(sender, newest, each["name"], required, (*seen, agent))
+                        < INFINITY
+                        for each in self.plans[sender, newest]["nodes"]
+                        if each["operator"] in ("sink", "send")
+                    )
             numbers = [
                 number
                 for number, stream in self.streams.items()
@@ -368,6 +377,16 @@ class Log:
             reached = min(self.progress.get(numbers[0], (-INFINITY, 0))) if numbers else -INFINITY
             found = min(found, -INFINITY if reached == INFINITY and is_new else reached)
         return found
+
+    def _has_news(self, sender: str, stream: str, receiver: str) -> bool:
+        """Whether there is something for a receiver of starts after the last one that it has taken anything of."""
+        starts = self.starts[sender]
+        taken = [place for place, nonce in enumerate(starts) if nonce in self.taken_by.get(receiver, set())]
+        return any(
+            (nonce == starts[-1] and (sender, nonce) not in self.ended)
+            or (sender, nonce, stream) in self.streams.values()
+            for nonce in starts[max(taken, default=-1) + 1 :]
+        )
 
     def _stream_of(self, plan: dict[str, Any], name: str) -> str:
         """What a sink or a send is called in ids."""

@@ -180,6 +180,24 @@ def test_an_agent_that_has_ended_is_retired_if_others_may_send_to_it(tmp_path: P
     shard.close()
 
 
+def test_an_agent_that_may_be_sent_to_is_retired_though_it_has_spoken_without_a_plan_since(tmp_path: Path) -> None:
+    """`threadline-agent send`, some times, while the agent itself is stopped; also if the translator was restarted."""
+    shard = Shard(tmp_path, retire_after_s=100.0)
+    node = Node("in", "receive", parameters={"sender": "source", "stream": "s"})
+    plan = PlanDocument("receiver", "segments", (node, Node("out", "sink", ("in",))))
+    starts = [FakeAgent("receiver", nonce) for nonce in (5, 6, 7, 8)]
+    shard.take(starts[0], starts[0].framed(0, Declared(plan.to_json()), End(0)))
+    for start in starts[1:]:
+        shard.take(start, start.framed(0, End(0)))
+        shard.reopen()
+    shard.now += 101
+    shard.log.retire()
+    shard.log.commit()
+    assert [entry.nonce for entry in shard.entries(Kind.RETIRE)] == [8]
+    assert findings(shard) == []
+    shard.close()
+
+
 def test_silence_is_not_counted_while_nobody_listened(tmp_path: Path) -> None:
     shard = Shard(tmp_path, retire_after_s=100.0)
     shard.take(AGENT, AGENT.framed(0))

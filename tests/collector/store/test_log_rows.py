@@ -161,7 +161,7 @@ def test_what_is_only_kept_is_counted_once(store: Opened) -> None:
         record_row(Late(AGENT.stream("reports"), 5, {"a": 1}, 9), Late(AGENT.stream("reports"), 6, {"a": 2}, 9)),
         record_row(Skipped("map", "f", None, 1, "ValueError")),
         record_row(Sketch("vertices", 3, 10, b"\x01")),
-        record_row(Received("car-1", "sent", 1, 5)),
+        record_row(Received("car-1", "sent", 1, 5, 6)),
     ]
     for query in ("q", "r"):
         store.write(*rows, query=query)

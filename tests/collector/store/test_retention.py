@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from collector.store import Removed, StoreReader
-from protocol.graph import Reason
+from protocol.graph import GraphBatch, Reason
 from protocol.records import SourcePayload
 from protocol.wire.sections import Kind
 from tests.collector.store.graphs import QuickWriter, delivery, graph_batch, tuple_id
@@ -120,3 +121,19 @@ def test_keys_of_old_batches_are_remembered_without_being_kept(tmp_path: Path) -
         writer.retain(10**6)
         assert (writer.last_batch("q"), writer.last_batch("other")) == (5, 7)
         assert writer.write(graph_batch("q", 6)) is not None
+
+
+def test_what_is_old_and_new_is_not_taken_for_removed_once_a_replay_is_over(tmp_path: Path) -> None:
+    def told(query: str, batch: int, row: int, sinks: dict[int, int]) -> GraphBatch:
+        made = graph_batch(query, batch, sinks=sinks, sink_labels=list(sinks))
+        made.upto = json.dumps({"0": [0, row], "1": [1, 4]})
+        return made
+
+    with QuickWriter(tmp_path / "g.db", clock_ms=lambda: 10**9) as writer, StoreReader(tmp_path / "g.db") as reader:
+        writer.write(told("first", 0, 7, {K[0]: 5}))
+        writer.retain(100)
+        writer.write(told("second", 0, 3, {K[0]: 5}))
+        writer.write(told("second", 1, 7, {K[1]: 6}))
+        assert reader.sinks() == [], "they were removed, or may have been"
+        writer.write(told("second", 2, 9, {K[2]: 7}))
+        assert [each.id for each in reader.sinks()] == [K[2]]

@@ -203,7 +203,7 @@ def test_a_sink_that_is_labelled_takes_nothing_more(tmp_path: Path) -> None:
 
 def test_lost_origins_are_kept_once(tmp_path: Path) -> None:
     with QuickWriter(tmp_path / "g.db") as writer, StoreReader(tmp_path / "g.db") as reader:
-        writer.write(graph_batch("q", 0, sinks={K1: 1}, lost=[(K1, 8), (K1, 7)]))
+        writer.write(graph_batch("q", 0, sinks={K1: 1}, lost=[(K1, 8), (K1, 7), (K1, 8)]))
         writer.write(graph_batch("r", 0, sinks={K1: 1}, lost=[(K1, 8)], sink_labels=[K1]))
         writer.write(graph_batch("s", 0, lost=[(K1, 9)]))
         assert reader.lost_of(K1) == [7, 8]

@@ -198,7 +198,7 @@ def test_what_was_written_after_it_was_last_remembered_counts(tmp_path: Path) ->
                 SourcePayload(STREAM, 0, 0, "x"),
                 Assertion(STREAM._replace(name="keys"), 6, 0, 0),
                 Progress(ALERTS, 9, 8),
-                Received("b", "s", 77, 4),
+                Received("b", "s", 77, 4, 5),
                 first_event=2,
             )
         )

@@ -82,7 +82,7 @@ def records() -> list[Any]:
         Skipped("map", "app:f", None, {"a": 1}, "ValueError"),
         Status(1, 2, 3, 4, 5, 6, {"state": "active"}, {"per car": (1, 2, 3, 4)}),
         Sketch("edges", 4, 100, bytes(range(64))),
-        Received("meter-1", "totals", 8, 9),
+        Received("meter-1", "totals", 8, 9, 10),
         End(9000),
     ]
 

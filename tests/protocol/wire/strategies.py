@@ -72,7 +72,7 @@ RECORD: st.SearchStrategy[Any] = st.one_of(
         st.none() | COUNT,
     ),
     st.builds(End, TS),
-    st.builds(Received, NAME, NAME, UINT64, COUNT),
+    st.builds(Received, NAME, NAME, UINT64, COUNT, UINT64),
     st.builds(
         Status,
         *[COUNT] * 6,
