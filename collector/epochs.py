@@ -51,8 +51,8 @@ class EpochState:
     other_streams: dict[StreamKey, int] = field(default_factory=dict)
     plan: bytes = b""
     """As the agent told it (a section), empty if it did not."""
-    receives: bool = False
-    """Whether others may send to it, or have sent to the last one before it that had a plan."""
+    exchanges: bool = False
+    """Whether it sends to others or receives from them, or the last one before it that had a plan did."""
     ended: bool = False
     retired: bool = False
 
@@ -113,7 +113,7 @@ class EpochState:
             case Kind.PLAN:
                 self.plan = row.data
                 nodes = nodes_of(row.data)
-                self.receives = nodes is None or any(node.operator == "receive" for node in nodes)
+                self.exchanges = nodes is None or any(node.operator in ("send", "receive") for node in nodes)
             case Kind.END:
                 self.ended = True
             case Kind.EVENT:
@@ -296,7 +296,7 @@ class AgentEpochs:
         if self.current is state:
             return
         if self.current is not None and not state.plan:
-            state.receives = self.current.receives
+            state.exchanges = state.exchanges or self.current.exchanges
         for place in (self.known, self.closing, self.recalled):
             place.pop(nonce, None)
         # Batches of an older epoch that wait here were given up, or else this one would not have had its turn.

@@ -430,13 +430,14 @@ class ShardLog:
                     del self._agents[agent]
             if state is None or state.retired or silent_s < self._retire_after_s:
                 continue
-            if state.ended and not state.receives:  # nobody waits for it; to others something may have been sent
+            if state.ended and not state.exchanges:  # nobody waits for it, nor for others because of it
                 continue
             row = Row(Kind.RETIRE, agent, state.nonce, state.next_seq, b"")
             self._writer.append([row])
             epochs.follow(state, row)
             self.counters.retired += 1
-            _LOG.warning("retired an agent that is silent agent=%s epoch=%d", agent, state.epoch)
+            how = "has ended long ago" if state.ended else "is silent"
+            _LOG.warning("retired an agent that %s agent=%s epoch=%d", how, agent, state.epoch)
 
     def excuse(self, away_s: float) -> None:
         """For so long no agent could be heard: that was no silence of theirs."""

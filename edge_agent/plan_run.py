@@ -90,11 +90,10 @@ class PlanRun:
         if not came:
             return False
         ahead = self.engine.ahead(self._many_waiting)
-        receiving = self.engine.receiving
         self._held_back = []
         for crossing in came:
-            operators = receiving.get((crossing.stream.agent, crossing.stream.name), [])
-            if ahead.intersection(operators):
+            operators = self.engine.receiving.get((crossing.stream.agent, crossing.stream.name), [])
+            if not operators or ahead.intersection(operators):
                 self._held_back.append(crossing)
             elif not self._stopped:
                 self._take_over(exchange, crossing)

@@ -188,7 +188,7 @@ class Received(Struct):
     stream: str
     spool: int
     next_seq: int
-    nonce: int
+    nonce: int = 0
 
 
 class Status(Struct):

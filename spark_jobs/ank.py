@@ -23,8 +23,9 @@ from spark_jobs.aside import Aside, Forgotten
 from spark_jobs.chunks import Chunk, Kind, joined
 from spark_jobs.fleet import ENDLESS, Fleet
 from spark_jobs.limits import Limits
+from spark_jobs.passing import Passing
 from spark_jobs.shelf import Columns, Groups, Layout, Shelf, by_stream
-from spark_jobs.split import Control, read_control
+from spark_jobs.split import read_control
 from spark_jobs.state import State
 from spark_jobs.waiting import Waiting, read_waiting
 
@@ -49,8 +50,7 @@ class Ank:
             fleet.apply(control.shard, control.rows)
         fleet.drop_promises()
         work = _Work(state, bucket, fleet, read_waiting(chunks, self._buckets))
-        for control in controls:
-            work.note_latest(control)
+        work.passing.note(controls)
         work.sink_tuples(joined(chunks, Kind.SINK), joined(chunks, Kind.RESOLVED))
         edges = joined(chunks, Kind.EDGE)
         if edges is not None:
@@ -74,7 +74,7 @@ class _Work:
         self._pairs = Shelf(state, "pairs", _PAIRS, time=1, groups=by_stream)
         self._labelled = Limits(state, "labelled")
         self._aside = Aside(state)
-        self._latest = Limits(state, "latest")  # the time of the youngest tuple of each stream
+        self.passing = Passing(state, fleet)
         self._told_latest = BEGINNING  # of the sink tuples that are told now
         self.out: list[Chunk] = []
 
@@ -269,24 +269,16 @@ class _Work:
             behind = sorted((reached, *sink) for sink, reached in self._frontiers.sinks.items())[:MOST_FRONTIERS]
             self.out.append(Chunk(Kind.FRONTIERS, 0, json.dumps(behind).encode()))
 
-    def note_latest(self, control: Control) -> None:
-        """Of the streams of a shard, until they are forgotten."""
-        for stream, ts in zip(control.streams.tolist(), control.latest.tolist(), strict=True):
-            if stream not in self._fleet.gone:
-                self._latest.rise(stream, ts)
-
     def forget_streams(self) -> None:
         """Forget the names of streams of which nothing is left and that, as far as the log says, no sink will name."""
         indexes = [shelf.index.first for shelf in (self._sources, self._pending, self._pairs)]
         left = {*self._waiting.oldest, *np.unique(np.concatenate(indexes)).tolist()}
-        gone = self._fleet.forget(lambda number: number not in left and self._has_passed(number))
+        frontiers = self._frontiers
+        gone = self._fleet.forget(lambda each: each not in left and self.passing.has_passed(each, frontiers))
         self._aside.put({number: Forgotten(stream, self._labelled.get(number)) for number, stream in gone.items()})
-        for limits in (self._labelled, self._latest):
-            limits.forget(gone)
-            limits.save()
-
-    def _has_passed(self, stream: int) -> bool:
-        return self._latest.get(stream) < self._frontiers.bound(stream)
+        self._labelled.forget(gone)
+        self._labelled.save()
+        self.passing.save(gone)
 
     def _stamp(self) -> int:
         """How far the sinks have come that have said anything, never back. If all have ended, what they have told."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_FORMAT = 1
+_FORMAT = 2
 _MANIFEST = "threadline.json"
 _WAIT_S = 10.0  # for a JVM whose driver was killed
 _WAY_OUT = "or take a new --checkpoint folder: it replays the log, and the store skips what it knows"

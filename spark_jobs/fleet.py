@@ -24,7 +24,7 @@ from protocol.row import Row
 from protocol.wire.sections import Kind, decode_section
 from protocol.wire.values import decode
 from spark_jobs.ranges import Ranges
-from spark_jobs.reach import ANYWHERE, NOWHERE, Agent, Node, Reach, Reaches, Start, ways_of
+from spark_jobs.reach import ANYWHERE, NOWHERE, Agent, Node, Reach, Reaches, Sent, Start, ways_of
 from spark_jobs.state import State
 from spark_jobs.waiting import Waiting
 
@@ -134,7 +134,7 @@ class Fleet:
         self._own().gone.remove(number)
         self._register(number, stream)
         agent = self._agent(stream.agent)
-        if stream.nonce not in agent.open and stream.nonce not in agent.retired:
+        if all(stream.nonce not in starts for starts in (agent.open, agent.retired, agent.over)):
             agent.over = {stream.nonce: None, **agent.over}
 
     def drop_promises(self) -> None:
@@ -197,7 +197,7 @@ class Fleet:
             if row.agent == agent:
                 self._agent(agent).spoke(nonce, epoch)
             else:
-                self._agent(row.agent).named(row.nonce, nonce)
+                self._agent(row.agent).named(row.nonce, (nonce, name))
                 if number not in self.gone:
                     self._agent(agent).was_named(nonce, epoch)
         elif row.kind == Kind.PLAN:
@@ -218,8 +218,8 @@ class Fleet:
         known = agent.heard_by(row.nonce) if agent else frozenset()
         own = StreamId(row.agent, 0, "", row.nonce)
         for each in cast("list[Received]", decode_section(Kind.RECEIVED, row.data, own)):
-            if each.nonce not in known:
-                self._agent(row.agent).named(row.nonce, each.nonce)
+            if (each.nonce, each.stream) not in known:
+                self._agent(row.agent).named(row.nonce, (each.nonce, each.stream))
 
     def _gap(self, agent: str, gap: Gap) -> None:
         if gap.next_event is not None:  # a start that was cut short: what had come before has come before
@@ -238,7 +238,7 @@ class Fleet:
         agent = self._agent(row.agent)
         for number, other, nonce, name in told["other_streams"]:
             self._register(number, Stream(other, nonce, name))
-            agent.named(row.nonce, nonce)
+            agent.named(row.nonce, (nonce, name))
         if told["plan"]:
             agent.started(row.nonce, ways_of(told["plan"]))
         if told["ended"]:
@@ -368,15 +368,17 @@ class Fleet:
                 elif is_new:
                     yield stream, BEGINNING
 
-    def _has_news(self, sender: str, stream: str, heard: Container[int]) -> bool:
+    def _has_news(self, sender: str, stream: str, heard: Container[Sent]) -> bool:
         """Whether there may be tuples of a Send that a receiver has not taken. They are taken in order: of starts
         before the last one that it has heard of nothing is left. Starts that are over matter if they have sent any."""
         agent, found = self._names.agents[sender], False
-        for nonce in () if agent.is_retired else (*agent.over, *agent.open):
-            if nonce in heard:
+        for nonce, ways in () if agent.is_retired else (agent.over | agent.open).items():
+            if (nonce, stream) in heard:
                 found = False
+            elif nonce in agent.open:
+                found |= ways is None or stream in ways.sends
             else:
-                found |= nonce in agent.open or Stream(sender, nonce, stream) in self._names.numbers
+                found |= Stream(sender, nonce, stream) in self._names.numbers
         return found
 
 

@@ -21,6 +21,7 @@ from protocol.records import BEGINNING, END_OF_TIME
 from spark_jobs.chunks import Chunk, Kind, by_bucket, joined
 from spark_jobs.fleet import Fleet, Frontiers
 from spark_jobs.limits import Limits
+from spark_jobs.passing import Passing
 from spark_jobs.shelf import Columns, Groups, Layout, Shelf, by_stream, spans
 from spark_jobs.split import SENT, read_control
 from spark_jobs.state import State
@@ -44,11 +45,13 @@ class Mu:
         references = joined(chunks, Kind.REFERENCE)
         if references is not None and self._level == 1:
             references.append(fleet.promised(references[_SINK] >> SEQ_BITS))
-        for control in read_control(chunks):
+        controls = read_control(chunks)
+        for control in controls:
             fleet.apply(control.shard, control.rows)
         fleet.drop_promises()
         before = read_waiting(chunks, self._buckets if self._level > 1 else 0)
         work = _Work(self, state, fleet, fleet.frontiers(before))
+        work.passing.note(controls)
         sent = joined(chunks, Kind.SENT)
         if sent is not None:
             work.keep(sent)
@@ -84,6 +87,7 @@ class _Work:
         self._deliveries = Shelf(state, "sent", SENT, time=1, groups=by_stream)
         self._waiting = Shelf(state, "waiting", _REFERENCES, time=_SENT_TS, groups=_of_references, order=_SENT)
         self._purged = Limits(state, "purged")
+        self.passing = Passing(state, fleet)
         self._told: dict[Kind, list[Columns]] = {}
 
     # Deliveries
@@ -283,10 +287,13 @@ class _Work:
         return waiting
 
     def forget_streams(self, before: Waiting) -> None:
-        """Forget the names of streams of which nothing is left here: what refers to them is late or lost."""
+        """Forget the names of streams that have passed and of which nothing is left here: what refers to them is late
+        or lost."""
         index = self._waiting.index
         left = {*before.oldest, *np.unique(np.r_[self._deliveries.index.first, index.first, index.second]).tolist()}
-        self._fleet.forget(lambda number: number not in left)
+        frontiers = self._frontiers
+        gone = self._fleet.forget(lambda each: each not in left and self.passing.has_passed(each, frontiers))
+        self.passing.save(gone)
         self._purged.set_aside([each for each in self._purged.streams if each in self._fleet.gone])
         self._purged.save()
 

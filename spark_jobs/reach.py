@@ -19,6 +19,7 @@ from protocol.wire.sections import Kind, decode_section
 
 _MOST_AGENTS = 100  # in a chain
 Node = tuple[str, str]  # an agent and a stream of it
+Step = tuple[Node, int]  # and the number of the first plan of the agent that counts
 
 
 class Ways(NamedTuple):
@@ -75,12 +76,15 @@ def _is_length_window(window: object) -> bool:
     return isinstance(window, Mapping) and window.get("kind") == "length"
 
 
+Sent = tuple[int, str]  # a start of an agent, and a Send of it
+
+
 class Start(NamedTuple):
-    """A start of an agent, and the starts of others from which it has taken something."""
+    """A start of an agent, and the Sends of others from which it has taken something."""
 
     nonce: int
     ways: Ways
-    heard: frozenset[int]
+    heard: frozenset[Sent]
 
 
 @dataclass(slots=True)
@@ -88,44 +92,41 @@ class Agent:
     """What is known of an agent. Its starts are told apart by their nonces."""
 
     plans: dict[int, Ways] = field(default_factory=dict)
-    """Distinct ones, the newest last, by the number of the last start that had it. Tuples of starts that had older ones
-    may still be under way elsewhere."""
+    """The newest last, by numbers that grow; one is not told twice in a row. Tuples of starts that had older ones may
+    still be under way elsewhere."""
     since: dict[int, int] = field(default_factory=dict)
-    """The numbers of starts that have told a plan."""
+    """Of starts that have told a plan: the number of that."""
     open: dict[int, Ways | None] = field(default_factory=dict)
     """Starts of which more is expected."""
     retired: dict[int, Ways | None] = field(default_factory=dict)
     """Starts that were given up: they may come back."""
     over: dict[int, Ways | None] = field(default_factory=dict)
-    """Starts of which nothing more will come, in the order in which they were."""
+    """Starts of which nothing more will come, in the order in which they were, as far as that is known."""
     announced: dict[int, int] = field(default_factory=dict)
     """Starts of which only others have spoken so far, and their epochs."""
-    heard: dict[int, frozenset[int]] = field(default_factory=dict)
-    """Of starts that have not ended: the starts of others from which they, or those before them, have taken tuples."""
+    heard: dict[int, frozenset[Sent]] = field(default_factory=dict)
+    """Of starts that have not ended: the Sends of others from which they, or those before them, have taken tuples."""
     stopped: Start | None = None
     """The start that has ended last, if it received, until there is another: what others send to the agent meanwhile
     waits for that."""
     is_left_unread: bool = False
     """The start that has ended last had a plan that cannot be read."""
-
-    @property
-    def is_retired(self) -> bool:
-        """Nobody waits for it."""
-        return not self.open and bool(self.retired)
+    is_retired: bool = False
+    """It was given up, and has not been heard of since: nobody waits for it."""
 
     @property
     def is_unknown(self) -> bool:
         """Whether its tuples take ways that nobody knows: a plan that has not come, or cannot be read."""
         return bool(self.announced) or self.is_left_unread or any(ways is None for ways in self.open.values())
 
-    def heard_by(self, nonce: int) -> frozenset[int]:
-        """The starts of others from which a start has taken tuples."""
+    def heard_by(self, nonce: int) -> frozenset[Sent]:
+        """The Sends of others from which a start has taken tuples."""
         if self.stopped is not None and self.stopped.nonce == nonce:
             return self.stopped.heard
         return self.heard.get(nonce, frozenset())
 
-    def named(self, nonce: int, other: int) -> None:
-        """A start has taken, or named, tuples of a start of another agent. It may say so in its last words."""
+    def named(self, nonce: int, other: Sent) -> None:
+        """A start has taken, or named, tuples of a Send of another agent. It may say so in its last words."""
         if self.stopped is not None and self.stopped.nonce == nonce:
             self.stopped = self.stopped._replace(heard=self.stopped.heard | {other})
         elif nonce not in self.over:
@@ -138,21 +139,23 @@ class Agent:
 
     def spoke(self, nonce: int, epoch: int) -> None:
         """A start has named tuples of its own: starts before it will not speak any more."""
-        passed = {each for each, at in self.announced.items() if at <= epoch and each != nonce}
-        self.over = {**dict.fromkeys(passed), **self.over}
-        self.announced = {each: at for each, at in self.announced.items() if each not in passed and each != nonce}
+        passed = sorted((at, each) for each, at in self.announced.items() if at <= epoch and each != nonce)
+        self.over |= {each: None for _, each in passed}
+        self.announced = {each: at for each, at in self.announced.items() if at > epoch and each != nonce}
 
     def started(self, nonce: int, ways: Ways | None) -> None:
         """A plan: what older starts had promised, they have promised."""
         heard = [*self.heard.values(), self.stopped.heard if self.stopped else frozenset()]
         self.heard = {nonce: frozenset().union(*heard)}
         self.over |= self.open | self.retired
-        self.open, self.retired, self.stopped, self.is_left_unread = {nonce: ways}, {}, None, False
+        self.open, self.retired, self.stopped = {nonce: ways}, {}, None
+        self.is_left_unread = self.is_retired = False
         self.over.pop(nonce, None)
         self.announced.pop(nonce, None)
         if ways is not None:
-            number = 1 + max(self.plans, default=0)
-            self.plans = {at: each for at, each in self.plans.items() if each != ways} | {number: ways}
+            newest = max(self.plans, default=0)
+            number = newest if newest and self.plans[newest] == ways else newest + 1
+            self.plans[number] = ways
             self.since.setdefault(nonce, number)
 
     def ended(self, nonce: int) -> None:
@@ -168,7 +171,7 @@ class Agent:
 
     def given_up(self, nonce: int) -> None:
         """Nobody waits for it any more, be it silent or stopped."""
-        self.announced, self.stopped, self.is_left_unread = {}, None, False
+        self.announced, self.stopped, self.is_left_unread, self.is_retired = {}, None, False, True
         if nonce not in self.over:
             self.retired = {**self.retired, **self.open}
             self.retired.setdefault(nonce, None)
@@ -176,6 +179,7 @@ class Agent:
 
     def returned(self, nonce: int) -> None:
         """A start that was given up, or that a newer one had followed, goes on."""
+        self.is_retired = False
         own = self.retired.pop(nonce, None) or self.over.pop(nonce, None)
         self.open[nonce] = own or next(reversed(self.plans.values()), None)
 
@@ -194,9 +198,13 @@ class Agent:
 
     def unhear(self, starts: frozenset[int]) -> None:
         """These starts of others are forgotten."""
-        self.heard = {nonce: of - starts for nonce, of in self.heard.items()}
+        self.heard = {nonce: _without(of, starts) for nonce, of in self.heard.items()}
         if self.stopped:
-            self.stopped = self.stopped._replace(heard=self.stopped.heard - starts)
+            self.stopped = self.stopped._replace(heard=_without(self.stopped.heard, starts))
+
+
+def _without(sends: frozenset[Sent], starts: frozenset[int]) -> frozenset[Sent]:
+    return frozenset(each for each in sends if each[0] not in starts)
 
 
 class Reaches:
@@ -204,7 +212,7 @@ class Reaches:
 
     def __init__(self, agents: Mapping[str, Agent]) -> None:
         self._agents = agents
-        self._found: dict[tuple[Node, int], Reach] = {}
+        self._found: dict[Step, Reach] = {}
         self._unbounded: dict[Node, bool] = {}
 
     def of(self, node: Node, nonce: int | None = None) -> Reach:
@@ -229,14 +237,15 @@ class Reaches:
         received = [plan.receives[each] for plan in plans for each in plan.receives if stream in plan.delays[each]]
         return any(self.is_unbounded(each, behind + 1) for each in received)
 
-    def _reach(self, node: Node, before: tuple[Node, ...], first: int = 0) -> Reach:
-        if node in before or len(before) > _MOST_AGENTS:  # every stream between the two is in the same circle
+    def _reach(self, node: Node, before: tuple[Step, ...], first: int = 0) -> Reach:
+        step = (node, first)
+        if step in before or len(before) > _MOST_AGENTS:  # every stream between the two is in the same circle
             return ANYWHERE
-        if (node, first) not in self._found:
-            self._found[node, first] = self._find_reach(node, before, first)
-        return self._found[node, first]
+        if step not in self._found:
+            self._found[step] = self._find_reach(node, (*before, step), first)
+        return self._found[step]
 
-    def _find_reach(self, node: Node, before: tuple[Node, ...], first: int) -> Reach:
+    def _find_reach(self, node: Node, before: tuple[Step, ...], first: int) -> Reach:
         name, stream = node
         agent = self._agents.get(name)
         if agent is None or agent.is_unknown:
@@ -245,13 +254,13 @@ class Reaches:
         plans = {number: plan for number, plan in agent.plans.items() if number >= first}
         for number, plan in plans.items():
             for to in plan.sends.get(stream, ()):
-                ways += self._received(to, node, (*before, node))
+                ways += self._received(to, node, before)
             if stream in plan.delays and stream not in plan.receives:
-                ways.append(self._onward(name, number, plan.delays[stream], (*before, node)))
+                ways.append(self._onward(name, number, plan.delays[stream], before))
         is_told = any(stream in plan.sends or stream in plan.delays for plan in plans.values())
         return _united(ways) if is_told else ANYWHERE
 
-    def _received(self, receiver: str, sent: Node, before: tuple[Node, ...]) -> Iterable[Reach]:
+    def _received(self, receiver: str, sent: Node, before: tuple[Step, ...]) -> Iterable[Reach]:
         agent = self._agents.get(receiver)
         if agent is None or agent.is_unknown:
             yield ANYWHERE
@@ -263,7 +272,7 @@ class Reaches:
                 if taken == sent:
                     yield self._onward(receiver, number, plan.delays.get(receive, {}), before)
 
-    def _onward(self, agent: str, number: int, reached: Mapping[str, int], before: tuple[Node, ...]) -> Reach:
+    def _onward(self, agent: str, number: int, reached: Mapping[str, int], before: tuple[Step, ...]) -> Reach:
         """From within an agent with a plan: to its sinks, and through its Sends to those of others."""
         plan, ways = self._agents[agent].plans[number], list[Reach]()
         for stream, delay in reached.items():

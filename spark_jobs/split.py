@@ -86,18 +86,18 @@ class _Promises:
 
 
 class _Takings:
-    """Of which starts others have taken something: they say so with every message."""
+    """From which Sends others have taken something: they say so with every message."""
 
     def __init__(self) -> None:
-        self._known: set[tuple[str, int, int]] = set()
+        self._known: set[tuple[str, int, int, str]] = set()
 
     def is_news(self, row: Row) -> bool:
         """Whether one of them was not known."""
         own = StreamId(row.agent, 0, "", row.nonce)
         told = cast("list[Received]", decode_section(RowKind.RECEIVED, row.data, own))
-        starts = {(row.agent, row.nonce, each.nonce) for each in told}
-        is_news = not starts <= self._known
-        self._known |= starts
+        sends = {(row.agent, row.nonce, each.nonce, each.stream) for each in told}
+        is_news = not sends <= self._known
+        self._known |= sends
         return is_news
 
 

@@ -17,9 +17,9 @@ class Replay:
 
 def is_behind(upto: str, others: Iterable[str]) -> bool:
     """Whether a query that has read so far has yet to read something that others have read. A position is JSON: of each
-    shard, [segment, row]."""
+    shard, [segment, row]. Shards below 0 are no shards of the log."""
     own = _positions(upto)
-    furthest = [place for other in others for place in _positions(other).items()]
+    furthest = [place for other in others for place in _positions(other).items() if int(place[0]) >= 0]
     return not own or any(own.get(shard, []) < position for shard, position in furthest)
 
 

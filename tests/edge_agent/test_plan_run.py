@@ -133,6 +133,22 @@ def test_it_ends_when_the_sender_has_ended_and_says_what_it_took(start: Start) -
     assert has_ended(records)
 
 
+def test_what_comes_after_the_end_is_left_for_the_next_start(start: Start) -> None:
+    """The sender has started again, while there is more to come of another one."""
+    plan = squares()
+    plan.receive("letters", "car-7", name="from other").sink("letters")
+    running = start(plan)
+    running.crosses("numbers", 1, watermark=END_OF_TIME)
+    running.crosses("numbers", 2)
+    running.crosses("letters", 5)
+    running.crosses("letters", watermark=END_OF_TIME)
+    running.ends()
+    records = running.records()
+    assert delivered(records) == [1] and delivered(records, "letters") == [5]
+    taken = [(each.stream, each.next_seq) for each in records if isinstance(each, Received)]
+    assert taken == [("numbers", 1), ("letters", 1), ("letters", 2)]
+
+
 def test_it_ends_when_its_sources_have_ended_as_well(start: Start) -> None:
     gate = threading.Event()
 

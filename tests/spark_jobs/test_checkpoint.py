@@ -54,7 +54,7 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path) -> None:
         open_once(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 2}'])
 def test_a_manifest_that_cannot_be_read_is_told(tmp_path: Path, text: str) -> None:
     (tmp_path / "threadline.json").write_text(text)
     with pytest.raises(CheckpointUnusable, match=r"threadline\.json cannot be read"):
@@ -65,8 +65,8 @@ def test_a_manifest_that_cannot_be_read_is_told(tmp_path: Path, text: str) -> No
 def test_another_format_is_told(tmp_path: Path) -> None:
     open_once(tmp_path)
     path = tmp_path / "threadline.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 2}))
-    with pytest.raises(CheckpointUnusable, match="is of format 2, this is for format 1: take a new --checkpoint"):
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 3}))
+    with pytest.raises(CheckpointUnusable, match="is of format 3, this is for format 2: take a new --checkpoint"):
         open_once(tmp_path)
 
 

@@ -140,6 +140,33 @@ def test_what_one_start_has_taken_the_next_one_need_not_take() -> None:
     assert bounds(fleet_of(*killed, *ended), READINGS) == [END_OF_TIME]
 
 
+def test_what_is_taken_of_one_send_says_nothing_of_another() -> None:
+    edge = (source("readings"), send("a", "readings", "hub"), send("b", "readings", "hub"))
+    hub = (receive("in-a", "edge", "a"), receive("in-b", "edge", "b"), sink("ka", "in-a"), sink("kb", "in-b"))
+    names = [register(1, "edge", "readings"), register(2, "edge", "a"), register(3, "hub", "ka")]
+    rows = [*names, plan("edge", *edge), plan("hub", *hub), register(4, "hub", "kb"), progress("hub", 4, 50)]
+    ended = [received("hub", "edge", "a", of=1), progress("hub", 3, END_OF_TIME), end("edge")]
+    again = [plan("edge", *edge, nonce=2), register(5, "edge", "a", nonce=2), received("hub", "edge", "b", of=2)]
+    assert bounds(fleet_of(*rows, *ended), 2) == [END_OF_TIME]
+    assert bounds(fleet_of(*rows, *ended, *again), 5) == [BEGINNING]
+
+
+def test_a_sender_that_has_ended_and_is_given_up_is_not_waited_for() -> None:
+    """The receiver goes on: it has other things to do."""
+    rows = [*NAMES, plan("edge", *EDGE), plan("hub", *HUB), received("hub", "edge", "minutes", of=1)]
+    again = [end("edge"), plan("edge", *EDGE, nonce=2), register(9, "edge", "minutes", nonce=2), end("edge", 2)]
+    told = [*rows, progress("hub", ALERTS, END_OF_TIME), *again]
+    assert bounds(fleet_of(*told), READINGS) == [BEGINNING]
+    assert bounds(fleet_of(*told, retire("edge", 2)), READINGS) == [END_OF_TIME]
+    assert bounds(fleet_of(*told, retire("edge", 2), plan("edge", *EDGE, nonce=3)), READINGS) == [BEGINNING]
+
+
+def test_a_sender_that_sends_no_more_is_not_waited_for() -> None:
+    rows = [*NAMES, plan("edge", *EDGE), plan("hub", *HUB), received("hub", "edge", "minutes", of=1)]
+    other = plan("edge", source("readings"), sink("log", "readings"), nonce=2)
+    assert bounds(fleet_of(*rows, progress("hub", ALERTS, END_OF_TIME), other), SENT) == [END_OF_TIME]
+
+
 def test_an_agent_that_was_stopped_is_given_up_though_it_has_spoken_since() -> None:
     """`threadline-agent send` is a start without a plan."""
     rows = [*NAMES, plan("edge", *EDGE), plan("hub", *HUB), progress("hub", ALERTS, 10_000), end("hub")]
@@ -166,6 +193,19 @@ def test_a_plan_that_was_wrong_does_not_hold_what_comes_after_it() -> None:
     assert bounds(fleet, READINGS, 9) == [BEGINNING, 10_000 - 3_660]
     fleet = fleet_of(plan("edge", *EDGE, nonce=3), state=state)
     assert bounds(fleet, READINGS, 9) == [BEGINNING, 10_000 - 3_660], "also when its start is over"
+
+
+def test_a_plan_that_comes_back_does_not_hide_the_one_in_between() -> None:
+    """What the first start has sent to others, and was not taken, the second one sends on as its own plan says."""
+    edge = (source("readings"), send("minutes", "readings", "hub"))
+    first = (receive("in", "edge", "minutes"), window("w", "in", 1_000), send("days", "w", "lab"))
+    second = (receive("in", "edge", "minutes"), window("w", "in", 10), send("days", "w", "other"))
+    lab = (receive("in", "hub", "days"), sink("alarms", "in"))
+    plans = [plan("edge", *edge), plan("lab", *lab), plan("other", *lab)]
+    plans += [plan("hub", *nodes, nonce=nonce) for nonce, nodes in enumerate((first, second, first), 1)]
+    fleet = fleet_of(register(1, "edge", "readings"), register(2, "hub", "days"), *plans)
+    assert fleet.reach(1).sinks == {("lab", "alarms"): 1_000, ("other", "alarms"): 1_000}
+    assert fleet.reach(2).sinks == {("lab", "alarms"): 0, ("other", "alarms"): 0}
 
 
 def test_the_plan_of_a_receiver_counts_until_nothing_is_left_of_its_start() -> None:
@@ -299,6 +339,19 @@ def test_agents_that_send_in_a_circle_hold_their_streams_for_ever() -> None:
     assert bounds(fleet_of(*rows, loop), 4) == [BEGINNING]
 
 
+def test_what_is_known_does_not_depend_on_what_was_asked_first() -> None:
+    """A circle, but for the plans: the second one of a does not send to b."""
+    first = (source("s"), send("x", "s", "b"))
+    second = (receive("in", "b", "y"), send("x", "in", "c"))
+    rows = [
+        *(register(number, agent, name) for number, agent, name in ((1, "a", "x"), (2, "b", "y"))),
+        *(plan("a", *first), plan("a", *second, nonce=2)),
+        plan("b", receive("in", "a", "x"), send("y", "in", "a")),
+        plan("c", receive("in", "a", "x"), sink("k", "in")),
+    ]
+    assert bounds(fleet_of(*rows), 1, 2) == [*reversed(bounds(fleet_of(*rows), 2, 1))]
+
+
 @pytest.mark.parametrize("number", [READINGS, 99])
 def test_streams_of_which_no_plan_tells_are_held(number: int) -> None:
     assert bounds(fleet_of(*NAMES), number) == [BEGINNING]
@@ -397,6 +450,17 @@ def test_what_is_forgotten_is_over_and_reaches_nobody() -> None:
     assert SENT in fleet.gone and READINGS not in fleet.gone
     assert bounds(fleet, SENT) == [END_OF_TIME]
     assert not fleet.forget(lambda _: True), "the other one has returned"
+
+
+def test_a_stream_that_is_known_again_does_not_make_its_start_older() -> None:
+    notes = register(9, "edge", "notes", nonce=2)
+    sent = [plan("edge", *EDGE, nonce=2), notes, register(10, "edge", "minutes", nonce=2), plan("edge", *EDGE, nonce=3)]
+    rows = [*NAMES, plan("edge", *EDGE), plan("hub", *HUB), received("hub", "edge", "minutes", of=1)]
+    fleet = fleet_of(*rows, progress("hub", ALERTS, END_OF_TIME), *sent, end("edge", 3))
+    assert bounds(fleet, READINGS) == [BEGINNING]
+    gone = fleet.forget(lambda number: number == 9)
+    fleet.recall(9, gone[9])
+    assert bounds(fleet, READINGS) == [BEGINNING]
 
 
 def test_a_stream_that_is_known_again_goes_where_it_went() -> None:

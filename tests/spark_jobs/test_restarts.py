@@ -375,3 +375,28 @@ def test_a_fleet_that_is_run_a_second_time_sender_first() -> None:
         assert len(found.edges.sink) == 2
         assert len(found.source_labels) == 2
     pipeline.finish()
+
+
+def test_what_was_sent_with_an_older_plan_is_kept_in_all_buckets() -> None:
+    """The hub had a window of a day, and has one of a second now. What it sent then, the lab has not taken."""
+    day = document(receive("in", "edge", "out"), window("w", "in", 86_400), send("on", "w", "center"))
+    second = document(receive("in", "edge", "out"), window("w", "in", 1), send("on", "w", "center"))
+    shards, pipeline = Shards(3), CheckedPipeline(buckets=4)
+    edge, hub, center = (Speaker(shards, *each) for each in (("edge", EDGE), ("hub", day), ("center", CENTER)))
+    sent = [edge.deliver("out", ts, edge.source("readings", ts)) for ts in range(60, 80)]
+    taken = hub.deliver("on", 86_400, *sent)
+    center.progress("alarms", 80_000)
+    for each in (edge, hub, center):
+        each.leave()
+    pipeline.run(shards.micro_batch())
+    hub.restart(second, crashed=True)
+    hub.leave()
+    for _ in range(2):
+        center.progress("alarms", 80_001)
+        center.leave()
+        pipeline.run(shards.micro_batch())
+    center.deliver("alarms", 86_400, taken)
+    center.leave()
+    found = pipeline.run(shards.micro_batch())
+    assert len(found.edges.sink) == 20
+    assert not len(found.late.sink)

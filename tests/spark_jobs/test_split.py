@@ -9,7 +9,7 @@ from protocol.row import Row
 from protocol.wire.sections import Kind as RowKind
 from spark_jobs.chunks import Chunk, Kind, bucket_of, by_bucket, joined, pack_rows, read_rows
 from spark_jobs.split import read_control, split
-from tests.spark_jobs.rows import Told, delivered, end, plan, progress, register, sink, source, tuple_id
+from tests.spark_jobs.rows import Told, delivered, end, plan, progress, received, register, sink, source, tuple_id
 
 BUCKETS = 3
 rows = st.builds(
@@ -109,6 +109,13 @@ def test_a_promise_keeps_the_number_of_its_batch() -> None:
     told = [progress("a", 1, ts)._replace(seq=seq) for ts, seq in ((5, 3), (7, 4))]
     found = read_control(split(0, told, 1))[0].rows
     assert [(row.seq, read_progress(row.data).watermark.tolist()) for row in found] == [(4, [7])]
+
+
+def test_that_something_was_taken_of_a_send_is_passed_on_once() -> None:
+    told = [received("hub", "edge", stream, of=start) for stream, start in (("a", 1), ("a", 1), ("b", 1), ("a", 2))]
+    (kept,) = [read_rows(chunk.data) for chunk in split(0, told, 1) if chunk.kind == Kind.ROWS]
+    assert kept == told
+    assert read_control(split(0, told, 1))[0].rows == [told[0], told[2], told[3]]
 
 
 def test_the_store_gets_what_the_stages_do_not_need() -> None:

@@ -101,8 +101,8 @@ class Log:
         self.deliveries: dict[int, Delivered] = {}
         self.progress: dict[int, tuple[Bound, Bound]] = {}
         self.ended: set[Start] = set()
-        self.taken_by: dict[str, set[int]] = {}
-        """The starts of others of which an agent has taken, or named, tuples."""
+        self.taken_by: dict[str, set[tuple[int, str]]] = {}
+        """The streams of starts of others of which an agent has taken, or named, tuples."""
         self.announced: dict[str, dict[int, int]] = {}
         """Starts of which only others have spoken so far, with their epochs: nobody knows what comes of them."""
         self.passed: set[Start] = set()
@@ -138,7 +138,7 @@ class Log:
             case Kind.REGISTER:
                 number, agent, epoch, name, nonce = decode(row.data)
                 self.streams[number] = (agent, nonce, name)
-                self.taken_by.setdefault(row.agent, set()).add(nonce)
+                self.taken_by.setdefault(row.agent, set()).add((nonce, name))
                 others = self.announced.setdefault(agent, {})
                 if agent == row.agent:
                     self.passed |= {(agent, each) for each, at in others.items() if at <= epoch and each != nonce}
@@ -146,7 +146,7 @@ class Log:
                 elif nonce not in self.starts.get(agent, []):
                     others[nonce] = epoch
             case Kind.RECEIVED:
-                self.taken_by.setdefault(row.agent, set()).update(each.nonce for each in _records(row))
+                self.taken_by.setdefault(row.agent, set()).update((each.nonce, each.stream) for each in _records(row))
             case Kind.PLAN:
                 [declared] = _records(row)
                 self.plans[start] = json.loads(declared.plan)
@@ -380,13 +380,21 @@ class Log:
 
     def _has_news(self, sender: str, stream: str, receiver: str) -> bool:
         """Whether there is something for a receiver of starts after the last one that it has taken anything of."""
-        starts = self.starts[sender]
-        taken = [place for place, nonce in enumerate(starts) if nonce in self.taken_by.get(receiver, set())]
+        starts, taken = self.starts[sender], self.taken_by.get(receiver, set())
+        last = max((place for place, nonce in enumerate(starts) if (nonce, stream) in taken), default=-1)
         return any(
-            (nonce == starts[-1] and (sender, nonce) not in self.ended)
-            or (sender, nonce, stream) in self.streams.values()
-            for nonce in starts[max(taken, default=-1) + 1 :]
+            self._sends(sender, nonce, stream)
+            if nonce == starts[-1] and (sender, nonce) not in self.ended
+            else (sender, nonce, stream) in self.streams.values()
+            for nonce in starts[last + 1 :]
         )
+
+    def _sends(self, agent: str, nonce: int, stream: str) -> bool:
+        """Whether the plan of a start has a Send, or is not known."""
+        plan = self.plans.get((agent, nonce))
+        nodes = plan["nodes"] if plan else []
+        sends = [node["parameters"]["stream"] for node in nodes if node["operator"] == "send"]
+        return plan is None or stream in sends
 
     def _stream_of(self, plan: dict[str, Any], name: str) -> str:
         """What a sink or a send is called in ids."""

@@ -160,22 +160,22 @@ def test_a_silent_agent_is_retired_once_and_may_return(tmp_path: Path) -> None:
     shard.close()
 
 
-def test_an_agent_that_has_ended_is_retired_if_others_may_send_to_it(tmp_path: Path) -> None:
-    """Nobody waits for an agent that has ended, but for one that takes what others have sent meanwhile."""
+def test_an_agent_that_has_ended_is_retired_if_it_has_to_do_with_others(tmp_path: Path) -> None:
+    """Nobody waits for an agent that has ended, but for one that takes what others have sent meanwhile, and for others
+    that take what it has sent."""
     shard = Shard(tmp_path, retire_after_s=100.0)
-    receiver, source = FakeAgent("receiver", 5), FakeAgent("source", 6)
-    first = {
-        receiver: Node("in", "receive", parameters={"sender": "source", "stream": "s"}),
-        source: Node("in", "source", parameters={"ids": "uid", "watermarks": "ordered", "disorder_ms": 0}),
-    }
-    for agent, node in first.items():
-        nodes = (node, Node("out", "sink", ("in",)))
+    receive = Node("in", "receive", parameters={"sender": "sender", "stream": "s"})
+    source = Node("in", "source", parameters={"ids": "uid", "watermarks": "ordered", "disorder_ms": 0})
+    send, sink = Node("out", "send", ("in",), {"stream": "s", "to": ["receiver"]}), Node("out", "sink", ("in",))
+    plans = {"receiver": (receive, sink), "sender": (source, send), "alone": (source, sink)}
+    for nonce, (name, nodes) in enumerate(plans.items(), 5):
+        agent = FakeAgent(name, nonce)
         shard.take(agent, agent.framed(0, Declared(PlanDocument(agent.name, "segments", nodes).to_json()), End(0)))
     shard.now += 101
     for _ in range(2):
         shard.log.retire()
         shard.log.commit()
-    assert [entry.agent for entry in shard.entries(Kind.RETIRE)] == ["receiver"]
+    assert [entry.agent for entry in shard.entries(Kind.RETIRE)] == ["receiver", "sender"]
     assert findings(shard) == []
     shard.close()
 
