@@ -74,7 +74,7 @@ def test_a_checkpoint_of_other_settings_is_told_before_spark_starts(tmp_path: Pa
     settings = f'{{"log": "{tmp_path / "log"}", "algorithm": "ank-1", "levels": 2, "buckets": 4, "partitions": 2}}'
     (tmp_path / "checkpoint").mkdir()
     write_durably(
-        tmp_path / "checkpoint" / "threadline.json", f'{{"format": 1, "settings": {settings}, "start": {{}}}}'
+        tmp_path / "checkpoint" / "threadline.json", f'{{"format": 2, "settings": {settings}, "start": {{}}}}'
     )
     refused(run(*options, "--levels", "3"), "made with --levels 2, not 3", "new --checkpoint", "new --store")
     refused(run(*options, "--algorithm", "ank-n"), "made with --algorithm ank-1, not ank-n")

@@ -41,8 +41,8 @@ def survive(folder: Path, kills: int, durable: bool) -> None:
     print(f"{account} died={dict(died)} resent: {resent_batches} batches, {resent_packets} packets")
     assert sum(died.values()) == kills and min(died.values()) >= kills // 4
     assert account.crashes == died[app.name] == len(app.killed_at_ns)
-    assert link.up.dropped > 0 and link.up.duplicated > 0 and resent_packets > 0
-    assert resent_batches > 0 or kills < MANY
+    assert link.up.dropped > 0 and resent_packets > 0
+    assert (link.up.duplicated > 0 and resent_batches > 0) or kills < MANY
     assert account.events > 20 * kills and account.named_missing == 0
     assert not durable or account.lost_at_kills == 0
 
