@@ -339,7 +339,31 @@ def test_a_lost_batch_of_a_sender_is_named_by_the_sinks_that_needed_it(fault: Lo
     assert pipeline.oracle.invariants.lost > 0
 
 
+_LATE_BY_A_TUPLE_OF_WHICH_MORE_IS_TO_COME = Scenario(
+    fleet={
+        "car": (
+            Source("s0", 0, False, "uid"),
+            Aggregate("n0", "s0", Recent(0), ("collect",), None),
+            Send("n0-out", "n0", ("gateway",)),
+        ),
+        "gateway": (
+            Receive("n0-in", "n0-out", "car"),
+            Map("n1", "n0-in", "negated"),
+            Sink("k1", "n1"),
+            Send("n1-out", "n1", ("hub",)),
+        ),
+        "hub": (Receive("n1-in", "n1-out", "gateway"), Sink("k2", "n1-in")),
+    },
+    inputs={"car": {"s0": [(-4, 0)]}, "gateway": {}, "hub": {}},
+    sizes=(1,),
+    arrivals=(Arrive(1, 4, False, False), Arrive(2, 1, True, True)),
+    backwards=True,
+    shards=1,
+)
+
+
 @given(scenarios(Spice(agents=(2, 3), retirements=True)))
+@example(_LATE_BY_A_TUPLE_OF_WHICH_MORE_IS_TO_COME)
 @some_examples
 def test_agents_that_are_given_up_and_come_back(scenario: Scenario) -> None:
     """What comes of them afterwards may be late, and is nowhere else then."""

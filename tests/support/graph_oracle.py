@@ -98,6 +98,7 @@ class GraphOracle:
         for origin in purged:
             if origin in self.log.deliveries:
                 self.log.resolve_into(behind, origin, self.log.deliveries[origin].ts, 1)
+                resolved.waiting -= behind.waiting  # nobody waits for what is behind it
             elif origin in resolved.lost:  # the pipeline cannot know whether it had it once, and the store does not
                 resolved.lost.remove(origin)
                 resolved.cut.discard(origin)
