@@ -80,7 +80,8 @@ class PlanRun:
             self._arrival.notify_all()
 
     def _take(self) -> bool:
-        """What has come from other agents through the plan, but not of a stream that is far ahead of others."""
+        """What has come from other agents through the plan, but not of a stream that is far ahead of others. Nor of one
+        that has ended: if its sender has started again, that is for the next start here."""
         exchange = self._exchange
         if exchange is None:
             return False
@@ -91,10 +92,13 @@ class PlanRun:
             return False
         ahead = self.engine.ahead(self._many_waiting)
         self._held_back = []
+        waiting: set[tuple[str, str]] = set()
         for crossing in came:
-            operators = self.engine.receiving.get((crossing.stream.agent, crossing.stream.name), [])
-            if not operators or ahead.intersection(operators):
+            stream = (crossing.stream.agent, crossing.stream.name)
+            operators = self.engine.receiving.get(stream, [])
+            if stream in waiting or not operators or ahead.intersection(operators):
                 self._held_back.append(crossing)
+                waiting.add(stream)
             elif not self._stopped:
                 self._take_over(exchange, crossing)
                 ahead = self.engine.ahead(self._many_waiting)

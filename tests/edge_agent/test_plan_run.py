@@ -204,6 +204,23 @@ def test_a_stream_that_is_far_ahead_is_held_back_until_the_other_one_follows(sta
     assert running.cpu_s < 0.3, "it did not look again and again"
 
 
+def test_what_is_held_back_is_not_overtaken(start: Start) -> None:
+    running = start(union(), many_waiting=4)
+    running.crosses("slow", 0)
+    for at in range(0, 20, 5):
+        running.crosses("fast", *range(at, at + 5))
+        wait_until(lambda: not running.exchange.arrived, "it was looked at")
+    with running.exchange.arrival:  # they come together
+        running.crosses("slow", watermark=END_OF_TIME)
+        running.crosses("fast", *range(20, 25))
+        running.crosses("fast", watermark=END_OF_TIME)
+    running.ends()
+    records = running.records()
+    assert delivered(records, "all") == [0, *range(25)]
+    said = [each.next_seq for each in records if isinstance(each, Received) and each.stream == "fast"]
+    assert said == list(range(1, 7))
+
+
 def test_what_is_held_back_is_not_said_to_be_taken(start: Start) -> None:
     running = start(union(), many_waiting=2)
     for at in range(10):
