@@ -152,7 +152,7 @@ class _Work:
         self._remember(sinks, sink_times, sources, parts)
         streams = sources >> SEQ_BITS
         self._recall(streams)
-        is_late = times < self._labelled.of(streams, self._fleet.gone)
+        is_late = times < self._labelled.of(streams)
         if is_late.any():
             reasons = np.full(int(is_late.sum()), Reason.AFTER_LABEL, "u1")
             self._tell(Kind.LATE, sinks[is_late], sources[is_late], times[is_late], reasons)

@@ -23,10 +23,12 @@ from protocol.records import BEGINNING, END_OF_TIME, Gap, Received
 from protocol.row import Row
 from protocol.wire.sections import Kind, decode_section
 from protocol.wire.values import decode
+from spark_jobs.agents import Agent, Sent, Start
 from spark_jobs.ranges import Ranges
-from spark_jobs.reach import ANYWHERE, NOWHERE, Agent, Node, Reach, Reaches, Sent, Start, ways_of
+from spark_jobs.reach import ANYWHERE, NOWHERE, Reach, Reaches
 from spark_jobs.state import State
 from spark_jobs.waiting import Waiting
+from spark_jobs.ways import Node, ways_of
 
 CONTROL = frozenset(
     (Kind.PLAN, Kind.PROGRESS, Kind.GAP, Kind.END, Kind.SNAPSHOT, Kind.REGISTER, Kind.RECEIVED, Kind.RETIRE)

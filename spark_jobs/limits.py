@@ -33,8 +33,8 @@ class Limits:
         """That of a stream that is not gone."""
         return self._times.get(stream, BEGINNING)
 
-    def of(self, streams: Numbers, gone: Ranges) -> Numbers:
-        """The limits of many tuples, of which the streams are given."""
+    def of(self, streams: Numbers, gone: Ranges | None = None) -> Numbers:
+        """The limits of many tuples, of which the streams are given; some of them may be gone."""
         numbers, which = np.unique(streams, return_inverse=True)
         limits = [max(self.get(each), self._set_aside(each, gone)) for each in numbers.tolist()]
         found: Numbers = np.array(limits, "<i8")[which]
@@ -69,8 +69,9 @@ class Limits:
         if self._is_changed:
             self._put(self._name, 0, self._times)
 
-    def _set_aside(self, stream: int, gone: Ranges) -> int:
-        return self._page(stream >> _PAGE_BITS).get(stream, BEGINNING) if stream in gone else BEGINNING
+    def _set_aside(self, stream: int, gone: Ranges | None) -> int:
+        is_gone = gone is not None and stream in gone
+        return self._page(stream >> _PAGE_BITS).get(stream, BEGINNING) if is_gone else BEGINNING
 
     def _page(self, page: int) -> dict[int, int]:
         return _read(self._state.get(f"{self._name}.gone", page))

@@ -20,11 +20,13 @@ from protocol.records import END_OF_TIME, Gap
 from protocol.row import Row
 from protocol.wire.sections import Kind, decode_section
 from protocol.wire.values import decode
+from spark_jobs.agents import Agent
 from spark_jobs.checkpoint import write_durably
 from spark_jobs.flat_rows import ENDING, reached_ms
 from spark_jobs.log_source import FIRST, Log, Position
 from spark_jobs.native_mu import NativeOptions
-from spark_jobs.reach import Agent, Reaches, ways_of
+from spark_jobs.reach import Reaches
+from spark_jobs.ways import ways_of
 
 _FILE = "native-end.json"
 

@@ -15,8 +15,8 @@ def test_they_grow_and_never_shrink() -> None:
     limits.rise(3, -5)
     limits.rise(3, -7)
     limits.rise(9, 4)
-    assert limits.of(np.array([9, 3, 4, 9]), Ranges()).tolist() == [4, -5, BEGINNING, 4]
-    assert limits.of(np.empty(0, "<i8"), Ranges()).tolist() == []
+    assert limits.of(np.array([9, 3, 4, 9])).tolist() == [4, -5, BEGINNING, 4]
+    assert limits.of(np.empty(0, "<i8")).tolist() == []
     assert limits.streams == [3, 9]
 
 
@@ -27,7 +27,7 @@ def test_they_are_kept_under_their_name_once_something_has_changed() -> None:
     assert state == {}
     limits.rise(3, 7)
     limits.save()
-    assert Limits(state, "purged").of(np.array([3]), Ranges()).tolist() == [7]
+    assert Limits(state, "purged").of(np.array([3])).tolist() == [7]
     assert Limits(state, "labelled").streams == []
 
 

@@ -319,13 +319,12 @@ def test_who_names_a_start_that_was_forgotten_is_late_or_names_what_was_lost() -
 
 def test_a_reading_that_only_its_receiver_tells_of_is_not_late_because_its_start_is_over() -> None:
     """The edge was killed before it could tell of the reading that it had sent."""
-    plan = document(source("readings"), send("out", "readings", "hub"))
     shards, pipeline = Shards(2), CheckedPipeline(late=True)
-    hub, edge = Speaker(shards, "hub", TO_SINK), Speaker(shards, "edge", plan)
+    hub, edge = Speaker(shards, "hub", TO_SINK), Speaker(shards, "edge", EDGE)
     first = edge.deliver("out", 1, edge.source("readings", 1))
     edge.leave()
     reading = edge.source("readings", 5)
-    edge.restart(plan, crashed=True)
+    edge.restart(EDGE, crashed=True)
     edge.leave()
     hub.deliver("alerts", 1, first)
     hub.progress("alerts", 3)
