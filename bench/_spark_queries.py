@@ -55,6 +55,9 @@ class Watch:
     def last_batch(self, query: str) -> int | None:
         """Queries under measurement are new."""
 
+    def told_upto(self) -> list[str]:
+        return []
+
     def write(self, batch: GraphBatch) -> None:
         if self.store is not None:
             self.store.write(batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import signal
@@ -17,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.checkpoint import Checkpoint, Settings, opened
-from spark_jobs.log_source import Log, LogStream, LogUnreadable, log_source, offset_of, positions_of
+from spark_jobs.log_source import Log, LogStream, LogUnreadable, furthest, log_source, offset_of, positions_of
 from spark_jobs.pipeline import Pipeline
 from spark_jobs.placement import Placement
 from spark_jobs.progress import Progress, serve
@@ -123,6 +124,7 @@ class Job:
             start=positions_of(checkpoint.start),
             most_rows=options.most_rows,
             most_bytes=options.most_bytes,
+            cuts=furthest(json.loads(upto) for upto in self._writer.told_upto() if upto),
         )
         for name, value in self._pipeline.settings.items():
             spark.conf.set(name, value)

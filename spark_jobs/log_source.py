@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -76,6 +76,8 @@ class LogStream:
     """Where the checkpoint began: the same however often its first micro-batch is run."""
     most_rows: int
     most_bytes: int
+    cuts: Positions = field(default_factory=dict)
+    """No micro-batch goes from before such a place to behind it."""
 
 
 class Span(NamedTuple):
@@ -146,8 +148,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else _ALL
         for shard in new:
             share_rows, share_bytes = (max(most // len(new), 1) for most in (most_rows, self._stream.most_bytes))
-            ahead = log.ahead(shard, reached.get(shard, FIRST), share_rows, share_bytes)
-            reached[shard] = min(ahead, ends[shard])
+            before = reached.get(shard, FIRST)
+            ahead = min(log.ahead(shard, before, share_rows, share_bytes), ends[shard])
+            cut = self._stream.cuts.get(shard, before)
+            reached[shard] = cut if before < cut < ahead else ahead
         return offset_of(reached)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -181,6 +185,15 @@ def passed(checkpoint: Path) -> Positions:
         return positions_of(json.loads((checkpoint / POSITION_FILE).read_text()))
     except FileNotFoundError:
         return {}
+
+
+def furthest(offsets: Iterable[Mapping[str, Any]]) -> Positions:
+    """How far the furthest has come in each shard."""
+    found: Positions = {}
+    for offset in offsets:
+        for shard, place in positions_of(offset).items():
+            found[shard] = max(place, found.get(shard, place))
+    return found
 
 
 def offset_of(positions: Mapping[int, Position]) -> dict[str, Any]:

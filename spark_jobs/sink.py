@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Protocol
 
 from pyspark.sql import DataFrame
@@ -23,6 +24,9 @@ class GraphWriter(Protocol):
 
     def last_batch(self, query: str) -> int | None:
         """The last batch of a query that it has kept."""
+
+    def told_upto(self) -> Sequence[str]:
+        """Up to where it was told the log, by each query: `upto` of the last batch."""
 
 
 class GraphSink:

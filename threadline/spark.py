@@ -47,6 +47,10 @@ class PatientWriter:
         """The last batch of a query that the store has."""
         return self._store.last_batch(query)
 
+    def told_upto(self) -> list[str]:
+        """Up to where each query has told the log."""
+        return self._store.told_upto()
+
     def write(self, batch: GraphBatch) -> object:
         """Keep a batch, as soon as the store takes it."""
         told = ""
@@ -93,7 +97,7 @@ def run(options: SparkOptions) -> None:
     try:
         identity = log_id(options.log)
     except LogError as error:
-        raise SparkUnusable(f"{error}: `threadline translate` makes it") from error
+        raise SparkUnusable(str(error)) from error
     stopping = threading.Event()
     placement = Placement(options.buckets, options.partitions)
     try:

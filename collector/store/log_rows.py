@@ -14,6 +14,7 @@ from typing import Any
 
 from collector.store.captured import add_events
 from collector.store.plain import as_json
+from collector.store.replay import Replay
 from collector.store.schema import signed
 from protocol.chunks import read_progress
 from protocol.ids import StreamId
@@ -50,9 +51,10 @@ _SEEN = "UPDATE starts SET last_seq=?, last_seen_ms=? WHERE number=? AND coalesc
 class LogRows:
     """The rows of one micro-batch on their way into the store, within its transaction."""
 
-    def __init__(self, db: sqlite3.Connection, now_ms: int) -> None:
+    def __init__(self, db: sqlite3.Connection, now_ms: int, replay: Replay | None = None) -> None:
         self._db = db
         self._now_ms = now_ms
+        self._replay = replay
         self._starts: dict[tuple[str, int], int] = {}
         self._last_seqs: dict[int, int] = {}
         self.counts: Counter[str] = Counter()
@@ -83,10 +85,12 @@ class LogRows:
 
     def refuse(self, row: Row, error: Exception) -> None:
         """Keep a row that cannot be read, once."""
+        if self._is_told(row):
+            return
         reason = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
         found = self._db.execute(
-            "INSERT OR IGNORE INTO refused (agent, nonce, seq, kind, reason, data) VALUES (?,?,?,?,?,?)",
-            (row.agent, signed(row.nonce), row.seq, row.kind, reason, row.data),
+            "INSERT OR IGNORE INTO refused (agent, nonce, seq, kind, reason, data, seen_ms) VALUES (?,?,?,?,?,?,?)",
+            (row.agent, signed(row.nonce), row.seq, row.kind, reason, row.data, self._now_ms),
         )
         self.counts["refused"] += found.rowcount
 
@@ -108,6 +112,10 @@ class LogRows:
             (number,) = self._db.execute(query, values).fetchone()
             self._starts[key] = int(number)
         return int(number)
+
+    def _is_told(self, row: Row) -> bool:
+        """Whether another query has told it: then it is here, or was removed."""
+        return self._replay is not None and self._replay.is_told(row.agent)
 
     # One kind each
 
@@ -188,10 +196,12 @@ class LogRows:
     def _keep(self, row: Row) -> None:
         """Late and skipped tuples, sketches: as they are, for whoever asks."""
         self.start_of(row)
+        if self._is_told(row):
+            return
         records = len(_decoded(row))
         found = self._db.execute(
-            "INSERT OR IGNORE INTO kept (agent, nonce, seq, kind, data) VALUES (?,?,?,?,?)",
-            (row.agent, signed(row.nonce), row.seq, row.kind, row.data),
+            "INSERT OR IGNORE INTO kept (agent, nonce, seq, kind, data, seen_ms) VALUES (?,?,?,?,?,?)",
+            (row.agent, signed(row.nonce), row.seq, row.kind, row.data, self._now_ms),
         )
         self.counts[f"{Kind(row.kind).name.lower()}_records"] += records * found.rowcount
 

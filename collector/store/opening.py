@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from collector.store.errors import BadStoreUrl
+from collector.store.errors import BadStoreUrl, StoreUnavailable
 from collector.store.reader import StoreReader
 from collector.store.writer import StoreWriter
 
@@ -34,6 +34,10 @@ def open_store(url: str) -> Store:
     if parts.netloc or not file or parts.query or parts.fragment:
         raise BadStoreUrl(f"{url!r} names no file: write sqlite:///FILE")
     path = Path(file)
-    if path.is_dir():
+    try:
+        is_folder = path.is_dir()
+    except OSError as error:
+        raise StoreUnavailable(f"{path}: {error.strerror}") from error
+    if is_folder:
         raise BadStoreUrl(f"{url!r}: {path} is a folder")
     return Store(path)

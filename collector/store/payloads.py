@@ -80,14 +80,15 @@ def add_payloads(db: sqlite3.Connection, log: LogRows, rows: Sequence[Row], repl
     kept: list[tuple[int, int, int, int, int, bytes]] = []
     ids: list[Numbers] = []
     for row in rows:
+        if replay and replay.is_told(row.agent):
+            log.start_of(row)
+            continue
         try:
             head = read_head(row.data)
         except (ValueError, IndexError) as error:
             log.refuse(row, error)
             continue
         start = log.start_of(row)
-        if replay and (head.last_ts < replay.removed_before or _is_kept(db, start, row)):
-            continue
         kept.append((first + len(kept), start, row.seq, row.data[0], head.last_ts, row.data))
         ids.append(head.ids)
     if not kept:
@@ -95,11 +96,6 @@ def add_payloads(db: sqlite3.Connection, log: LogRows, rows: Sequence[Row], repl
     db.executemany("INSERT INTO payloads VALUES (?,?,?,?,?,?)", kept)
     log.counts["payloads"] += sum(map(len, ids))
     _add_places(db, np.concatenate(ids), np.repeat(np.arange(first, first + len(kept)), [len(each) for each in ids]))
-
-
-def _is_kept(db: sqlite3.Connection, start: int, row: Row) -> bool:
-    query = "SELECT 1 FROM payloads WHERE start=? AND seq=? AND kind=? AND data=?"
-    return db.execute(query, (start, row.seq, row.data[0], row.data)).fetchone() is not None
 
 
 def _add_places(db: sqlite3.Connection, ids: Numbers, numbers: Numbers) -> None:

@@ -29,6 +29,7 @@ from protocol.chunks import Numbers, is_last_part
 _SINKS_AT_ONCE = 2_000
 _PAGES_AT_ONCE = 64
 _PAYLOADS_AT_ONCE = 500
+_KEPT_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,8 @@ class Removed:
     lost: int
     deliveries: int
     payloads: int
+    kept: int
+    """Rows with late and skipped tuples, and rows that could not be read."""
 
 
 class _Over(Exception):
@@ -163,6 +166,17 @@ class _Retention:
         left = self._tables.sources.known(ids) | self._tables.deliveries.known(ids)
         return left | among(ids, np.array(sinks, "<i8"))
 
+    def remove_kept(self) -> None:
+        """Late and skipped tuples, and rows that could not be read, that came so long ago. How many there ever were is
+        still counted."""
+        for table in ("kept", "refused"):
+            query = f"DELETE FROM {table} WHERE number IN (SELECT number FROM {table} WHERE seen_ms<? LIMIT ?)"
+            removed = _KEPT_AT_ONCE
+            while removed == _KEPT_AT_ONCE:
+                with self._step():
+                    removed = self._db.execute(query, (self._before_ts, _KEPT_AT_ONCE)).rowcount
+                self.removed["kept"] += removed
+
     def forget_batches(self) -> None:
         """Changes and keys of batches that were written long ago; the last key of each query stays."""
         with self._step():
@@ -209,5 +223,6 @@ def remove_before(
         run.remove_sources()
         run.remove_deliveries()
         run.remove_payloads()
+        run.remove_kept()
         run.forget_batches()
     return Removed(**{name: run.removed[name] for name in Removed.__slots__})

@@ -114,7 +114,15 @@ CREATE TABLE data (
 CREATE INDEX data_by_id ON data (id);
 """
 
-STEPS = (_GRAPH + _PAGES + _PAYLOADS + _AGENTS + _CAPTURED,)
+_KEPT_FOR_A_TIME = "".join(
+    f"""
+ALTER TABLE {name} ADD COLUMN seen_ms INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX {name}_by_seen ON {name} (seen_ms);
+"""
+    for name in ("kept", "refused")
+)
+
+STEPS = (_GRAPH + _PAGES + _PAYLOADS + _AGENTS + _CAPTURED, _KEPT_FOR_A_TIME)
 """Step n makes version n + 1 of version n. A step that was released is never changed."""
 
 

@@ -22,7 +22,6 @@ from collector.store.replay import Replay
 from collector.store.tables import Tables
 from protocol.chunks import Numbers
 from protocol.graph import Edges, GraphBatch, LostOrigins, Reason, SinkLabels, Sinks, Sources
-from protocol.records import BEGINNING
 
 Mask = NDArray[np.bool_]
 
@@ -58,7 +57,10 @@ def select(tables: Tables, batch: GraphBatch, late: LateRows, query: int, replay
     stored = _stored_sinks(tables.db, distinct(np.concatenate(parts)))
     known = np.array(sorted(stored), "<i8")
     complete = np.array(sorted(each for each, sink in stored.items() if sink.is_labelled), "<i8")
-    sinks = _new_sinks(batch.sinks, known, replay.removed_before if replay else BEGINNING)
+    sinks = _new_sinks(batch.sinks, known)
+    if replay:
+        left = (sinks.ts >= replay.removed_before) | ~replay.are_told(tables.db, sinks.id)
+        sinks = Sinks(sinks.id[left], sinks.ts[left])
     fillable = np.setdiff1d(np.union1d(sinks.id, known), complete, assume_unique=True)
 
     sources, labels = _by_id(batch.sources), np.sort(batch.source_labels, kind="stable")
@@ -93,9 +95,9 @@ def _stored_sinks(db: sqlite3.Connection, ids: Numbers) -> dict[int, StoredSink]
     return stored
 
 
-def _new_sinks(sinks: Sinks, known: Numbers, removed_before: int) -> Sinks:
+def _new_sinks(sinks: Sinks, known: Numbers) -> Sinks:
     ids, at = np.unique(sinks.id, return_index=True)
-    fresh = ~np.isin(ids, known, assume_unique=True) & (sinks.ts[at] >= removed_before)
+    fresh = ~np.isin(ids, known, assume_unique=True)
     return Sinks(ids[fresh], sinks.ts[at[fresh]])
 
 

@@ -24,7 +24,7 @@ from collector.store.lock import WriterLock
 from collector.store.log_rows import LogRows
 from collector.store.packing import groups_of, pack, pack_groups, unpack
 from collector.store.payloads import add_payloads
-from collector.store.replay import Replay, is_behind
+from collector.store.replay import Replay, shards_behind
 from collector.store.retention import Removed, remove_before
 from collector.store.selection import News, select
 from collector.store.tables import Tables, add_counts
@@ -86,6 +86,9 @@ class StoreWriter:
         """Say what will be told from now on: which log, and how it is read. OtherContent if the store was made from
         something else: numbers would mean something else, or the graph would be made of two."""
         with self._turn, errors_told(self._path), transaction(self._db):
+            (is_empty,) = self._db.execute("SELECT NOT EXISTS (SELECT 1 FROM batches)").fetchone()
+            if is_empty:  # whoever wanted to write has told nothing
+                self._db.execute("DELETE FROM made_from")
             found = dict(self._db.execute("SELECT name, value FROM made_from"))
             for name, value in told.items():
                 if found.get(name, value) != value:
@@ -102,6 +105,11 @@ class StoreWriter:
             ).fetchone()
         return None if last is None else int(last)
 
+    def told_upto(self) -> list[str]:
+        """Up to where each query has read the log, as its last batch says it."""
+        with self._turn, errors_told(self._path):
+            return [self._upto(each) for each in self._queries()]
+
     def write(self, batch: GraphBatch) -> Written | None:
         """Keep a batch, all of it or nothing, on disk when this returns. None: it was written before."""
         with self._turn, errors_told(self._path), transaction(self._db):
@@ -117,7 +125,7 @@ class StoreWriter:
             ).lastrowid
             assert number is not None
             counts: Counter[str] = Counter(batches=1)
-            rows = LogRows(self._db, now_ms)
+            rows = LogRows(self._db, now_ms, replay)
             rows.write([row for row in batch.rows if row.kind != Kind.PAYLOAD])
             add_payloads(self._db, rows, [row for row in batch.rows if row.kind == Kind.PAYLOAD], replay)
             rows.finish()
@@ -158,13 +166,16 @@ class StoreWriter:
         return int(found[0]) if found else BEGINNING
 
     def _replay(self, query: int) -> Replay | None:
-        """A query that has read all that others had read tells nothing that was removed: however old, it is new."""
-        queries = [number for (number,) in self._db.execute("SELECT number FROM queries")]
+        """None as long as there was no other query."""
+        queries = self._queries()
         if len(queries) == 1:
             return None
         (removed_before,) = self._db.execute("SELECT ts FROM removed_before").fetchone()
         others = [self._upto(each) for each in queries if each != query]
-        return Replay(removed_before if is_behind(self._upto(query), others) else BEGINNING)
+        return Replay(shards_behind(self._upto(query), others), removed_before)
+
+    def _queries(self) -> list[int]:
+        return [number for (number,) in self._db.execute("SELECT number FROM queries")]
 
     def _upto(self, query: int) -> str:
         """Up to where a query has read the log."""

@@ -52,6 +52,9 @@ class ListWriter:
     def last_batch(self, query: str) -> int | None:
         return max((number for number, each in self.batches.items() if each.query == query), default=None)
 
+    def told_upto(self) -> list[str]:
+        return [self.batches[max(self.batches)].upto] if self.batches else []
+
     def write(self, batch: GraphBatch) -> None:
         assert isinstance(batch, CountedBatch)
         if batch.batch in self.batches:

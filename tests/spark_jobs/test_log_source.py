@@ -23,6 +23,7 @@ from spark_jobs.log_source import (
     LogUnreadable,
     Position,
     Spans,
+    furthest,
     log_source,
     offset_of,
     passed,
@@ -83,10 +84,16 @@ Source = Callable[..., LogStreamReader]
 
 @pytest.fixture
 def source(tmp_path: Path) -> Source:
-    def made(most_rows: int = 1_000, most_bytes: int = 1 << 20, start: dict[int, Position] | None = None) -> Any:
+    def made(
+        most_rows: int = 1_000,
+        most_bytes: int = 1 << 20,
+        start: dict[int, Position] | None = None,
+        cuts: dict[int, Position] | None = None,
+    ) -> Any:
         (tmp_path / "checkpoint").mkdir(exist_ok=True)
         log = SegmentLog(tmp_path / "log")
-        stream = LogStream(log, split, PLACEMENT, tmp_path / "checkpoint", start or {}, most_rows, most_bytes)
+        checkpoint, bounds = tmp_path / "checkpoint", (most_rows, most_bytes)
+        stream = LogStream(log, split, PLACEMENT, checkpoint, start or {}, *bounds, cuts=cuts or {})
         return log_source(stream)({}).streamReader(SCHEMA)
 
     return made
@@ -165,6 +172,22 @@ def test_micro_batches_keep_to_the_bounds_and_are_cut_between_agent_batches(writ
         assert sum(len(rows) for rows in each.values()) <= most_rows
         assert all(len(rows) % BATCH_ROWS == 0 for rows in each.values())
     assert all(set(each) == {0, 1} for each in found[:3])  # they share
+
+
+def test_micro_batches_end_where_others_ended(writers: Writers, source: Source) -> None:
+    """What another query has told of a shard, and what it has not, are never in the same micro-batch."""
+    for shard, batches in ((0, 3), (1, 1)):
+        writers.log(shard, batches)
+    _, told = read_all(source(), {})
+    writers.log(0, 4)
+    writers.log(1, 2)
+    writers.log(2, 1)
+    cuts = furthest([told, {"0": [1, 2]}, {}])
+    assert cuts == positions_of(told)
+    found, _ = read_all(source(cuts=cuts), {})
+    sizes = [{shard: len(rows) // BATCH_ROWS for shard, rows in each.items()} for each in found]
+    assert sizes == [{0: 3, 1: 1, 2: 1}, {0: 4, 1: 2}]
+    assert joined(found) == writers.rows
 
 
 def test_bytes_are_bounded_too(writers: Writers, source: Source) -> None:

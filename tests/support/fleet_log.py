@@ -33,6 +33,7 @@ from protocol.records import (
     SourcePayload,
     Status,
 )
+from protocol.topics import SHARDS, shard_of
 from protocol.wire.batch import Header, encode_batch, frame
 from protocol.wire.compression import Codec
 from protocol.wire.packer import Packer
@@ -121,16 +122,19 @@ class _Shard(ShardLog):
 
 
 class Shards:
-    """All shards of a log, and what has come since the last micro-batch."""
+    """All shards of a log, and what has come since the last micro-batch. Agents go to so many shards in turn, or, if it
+    is not said how many, to those that they belong to."""
 
-    def __init__(self, shards: int = 2) -> None:
+    def __init__(self, shards: int | None = 2) -> None:
         registry = _Registry()
-        self._shards = [_Shard(number, registry) for number in range(shards)]
+        self._in_turn = shards is not None
+        self._shards = [_Shard(number, registry) for number in range(SHARDS if shards is None else shards)]
         self._homes: dict[str, _Shard] = {}
 
     def home(self, agent: str) -> _Shard:
-        """Agents go to the shards in turn."""
-        return self._homes.setdefault(agent, self._shards[len(self._homes) % len(self._shards)])
+        """Where an agent is."""
+        number = len(self._homes) % len(self._shards) if self._in_turn else shard_of(agent)
+        return self._homes.setdefault(agent, self._shards[number])
 
     def take(self, agent: str, batch: bytes, oldest: bool) -> None:
         """A batch comes to its translator."""

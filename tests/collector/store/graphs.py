@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from collector.store import StoreReader, StoreWriter
 from protocol.chunks import DeliveryChunk
 from protocol.graph import Edges, GraphBatch, LateEdges, LostOrigins, SinkLabels, Sinks, Sources
 from protocol.row import Row
+from protocol.topics import SHARDS
 
 Pair = tuple[int, int]
 
@@ -40,8 +42,10 @@ def graph_batch(
     lost: Iterable[Pair] = (),
     sent: Sequence[DeliveryChunk] = (),
     rows: Sequence[Row] = (),
+    upto: str | None = None,
 ) -> GraphBatch:
-    """Sinks and sources by id with their ts, edges and lost origins as (sink, origin)."""
+    """Sinks and sources by id with their ts, edges and lost origins as (sink, origin). Unless said otherwise, each
+    batch reads a row of every shard."""
     return GraphBatch(
         query,
         batch,
@@ -55,6 +59,7 @@ def graph_batch(
         LostOrigins(*columns(lost, "<i8", "<i8")),
         list(sent),
         list(rows),
+        json.dumps({shard: [1, batch + 1] for shard in range(SHARDS)}) if upto is None else upto,
     )
 
 

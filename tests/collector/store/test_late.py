@@ -8,6 +8,7 @@ from collector.store import StoreReader
 from collector.store.reader import DirectOrigin
 from protocol.graph import Reason
 from tests.collector.store.graphs import QuickWriter, delivery, graph_batch, tuple_id
+from tests.collector.store.rows import register_row
 
 K = tuple_id(9, 1)
 S = [tuple_id(1, n) for n in range(6)]
@@ -95,7 +96,8 @@ def test_a_replay_that_tells_late_what_was_not_or_otherwise_changes_nothing(tmp_
 def test_parts_of_a_delivery_are_united(tmp_path: Path) -> None:
     with QuickWriter(tmp_path / "g.db") as writer, StoreReader(tmp_path / "g.db") as reader:
         assert reader.intermediate(D[0]) is None
-        writer.write(graph_batch("q", 0, sent=[delivery(D[0], -5, [(S[1], 1, 0)], part=0x002)]))
+        names = [register_row(4, "out")]
+        writer.write(graph_batch("q", 0, rows=names, sent=[delivery(D[0], -5, [(S[1], 1, 0)], part=0x002)]))
         found = reader.intermediate(D[0])
         assert found is not None and not found.is_whole
         assert reader.counters().get("deliveries", 0) == 0
@@ -105,7 +107,8 @@ def test_parts_of_a_delivery_are_united(tmp_path: Path) -> None:
         assert reader.intermediate(D[0]) == (D[0], -5, True, origins)
         # A replay groups them otherwise.
         writer.write(graph_batch("r", 0, sent=[delivery(D[0], -5, [(S[1], 1, 0)], part=0x002), *rest]))
-        writer.write(graph_batch("r", 1, sent=[delivery(D[1], 3)]))
+        writer.write(graph_batch("r", 1))
+        writer.write(graph_batch("r", 2, sent=[delivery(D[1], 3)]))
         assert reader.intermediate(D[0]) == (D[0], -5, True, origins)
         assert reader.intermediate(D[1]) == (D[1], 3, True, ())
         assert reader.counters()["deliveries"] == 2

@@ -95,7 +95,7 @@ def test_a_newer_store_is_refused_and_an_older_one_brought_up_to_date(
         with StoreReader(path) as reader:
             assert reader._db.execute("SELECT id FROM more").fetchall() == [(tuple_id(1, 1),)]
     for open_it in (StoreWriter, StoreReader):
-        with pytest.raises(StoreUnusable, match="written by a newer version: its schema is 2"):
+        with pytest.raises(StoreUnusable, match="written by a newer version: its schema is 3"):
             open_it(path)
 
 

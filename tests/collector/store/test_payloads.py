@@ -44,8 +44,7 @@ def test_payloads_of_many_streams_and_kinds(tmp_path: Path) -> None:
         assert reader.payload(tuple_id(3, 4097)) is None
         assert reader.payload(tuple_id(4, 4096)) is None
         assert list(reader.every_source()) == [], "a payload makes no vertex"
-        writer.write(graph_batch("r", 0, rows=rows[:2]))
-        writer.write(graph_batch("r", 1, rows=rows[2:]))
+        writer.write(graph_batch("r", 0, rows=rows))
         assert reader.counters()["payloads"] == 8
         assert reader._db.execute("SELECT count(*) FROM payloads").fetchone() == (4,)
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from collector.store import Removed, StoreReader
 from protocol.graph import GraphBatch, Reason
-from protocol.records import SourcePayload
+from protocol.records import Delivery, Late, SourcePayload
+from protocol.row import Row
+from protocol.topics import shard_of
 from protocol.wire.sections import Kind
+from tests.collector.agents import FakeAgent
 from tests.collector.store.graphs import QuickWriter, delivery, graph_batch, tuple_id
-from tests.collector.store.rows import AGENT, payload_row
+from tests.collector.store.rows import AGENT, payload_row, record_row, register_row
 
 S = [tuple_id(1, n) for n in range(4)]
 K = [tuple_id(5, n) for n in range(3)]
@@ -32,7 +36,7 @@ def test_everything_old_goes_and_is_counted(tmp_path: Path) -> None:
             sent=[delivery(D[0], 9, [(S[0], 1, 0)]), delivery(D[1], 15, [(S[0], 1, 0)]), delivery(D[2], 9)],
         )
         writer.write(batch)
-        removed = Removed(sinks=1, sources=1, edges=2, late=1, lost=1, deliveries=1, payloads=0)
+        removed = Removed(sinks=1, sources=1, edges=2, late=1, lost=1, deliveries=1, payloads=0, kept=0)
         assert writer.retain(15) == removed
         assert [each.id for each in reader.every_sink()] == [K[1], K[2]], "one is young, one may get more edges"
         assert [each.id for each in reader.every_source()] == [S[1], S[2], D[2]]
@@ -45,8 +49,8 @@ def test_everything_old_goes_and_is_counted(tmp_path: Path) -> None:
         counters = reader.counters()
         assert (counters["sinks"], counters["sources"], counters["edges"], counters["deliveries"]) == (2, 3, 3, 2)
         assert (counters["sink_labels"], counters["source_labels"]) == (1, 3)
-        assert writer.retain(15) == Removed(0, 0, 0, 0, 0, 0, 0)
-        assert writer.retain(100) == Removed(1, 2, 2, 1, 1, 2, 0)
+        assert writer.retain(15) == Removed(0, 0, 0, 0, 0, 0, 0, 0)
+        assert writer.retain(100) == Removed(1, 2, 2, 1, 1, 2, 0, 0)
         assert [each.id for each in reader.every_source()] == [S[2]]
 
 
@@ -77,7 +81,7 @@ def test_a_source_that_was_labelled_after_its_sinks_were_gone_goes_too(tmp_path:
         writer.write(graph_batch("q", 1, sinks={K[1]: 9}, edges=[(K[1], S[0])], source_labels=[S[0]]))
         assert writer.retain(5).sources == 0
         writer.write(graph_batch("q", 2, sink_labels=[K[1]]))
-        assert writer.retain(10) == Removed(1, 1, 1, 0, 0, 0, 0)
+        assert writer.retain(10) == Removed(1, 1, 1, 0, 0, 0, 0, 0)
         assert list(reader.every_source()) == []
 
 
@@ -123,17 +127,67 @@ def test_keys_of_old_batches_are_remembered_without_being_kept(tmp_path: Path) -
         assert writer.write(graph_batch("q", 6)) is not None
 
 
-def test_what_is_old_and_new_is_not_taken_for_removed_once_a_replay_is_over(tmp_path: Path) -> None:
-    def told(query: str, batch: int, row: int, sinks: dict[int, int]) -> GraphBatch:
-        made = graph_batch(query, batch, sinks=sinks, sink_labels=list(sinks))
-        made.upto = json.dumps({"0": [0, row], "1": [1, 4]})
-        return made
+OTHER = FakeAgent("valve-1", nonce=4, epoch=1)
+OWN_SHARD, OTHER_SHARD = shard_of(AGENT.name), shard_of(OTHER.name)
+LATE = Late(AGENT.stream("reports"), 1, "x", 12)
 
+
+def told(query: str, batch: int, read: tuple[int, int], sinks: dict[int, int], rows: Sequence[Row] = ()) -> GraphBatch:
+    """A batch up to some row of the shard of each agent: stream 5 is of the first, stream 6 of the second."""
+    names = [register_row(5, "out"), register_row(6, "out", stream_of=OTHER, of=OTHER)]
+    upto = {OWN_SHARD: [1, read[0]], OTHER_SHARD: [1, read[1]]}
+    labels = list(sinks)
+    return graph_batch(query, batch, sinks=sinks, sink_labels=labels, rows=[*names, *rows], upto=json.dumps(upto))
+
+
+def test_what_is_old_and_new_is_not_taken_for_removed_once_a_replay_is_over(tmp_path: Path) -> None:
     with QuickWriter(tmp_path / "g.db", clock_ms=lambda: 10**9) as writer, StoreReader(tmp_path / "g.db") as reader:
-        writer.write(told("first", 0, 7, {K[0]: 5}))
+        writer.write(told("first", 0, (7, 4), {K[0]: 5}))
         writer.retain(100)
-        writer.write(told("second", 0, 3, {K[0]: 5}))
-        writer.write(told("second", 1, 7, {K[1]: 6}))
+        writer.write(told("second", 0, (3, 4), {K[0]: 5}))
+        writer.write(told("second", 1, (7, 4), {K[1]: 6}))
         assert reader.sinks() == [], "they were removed, or may have been"
-        writer.write(told("second", 2, 9, {K[2]: 7}))
+        writer.write(told("second", 2, (9, 4), {K[2]: 7}))
         assert [each.id for each in reader.sinks()] == [K[2]]
+
+
+def test_what_is_old_and_new_is_kept_while_another_shard_is_told_once_more(tmp_path: Path) -> None:
+    """The first query has read 7 rows of one shard and 4 of the other; of that, the second has caught up at once."""
+    with QuickWriter(tmp_path / "g.db", clock_ms=lambda: 10**9) as writer, StoreReader(tmp_path / "g.db") as reader:
+        writer.write(told("first", 0, (7, 4), {K[0]: 5, D[0]: 5}))
+        writer.retain(100)
+        writer.write(told("second", 0, (3, 4), {K[0]: 5, D[0]: 5}))
+        old = [payload_row({OTHER.stream("out"): 6}, [Delivery(OTHER.stream("out"), 1, 6, "said", ())], of=OTHER)]
+        batch = told("second", 1, (5, 8), {K[1]: 6, D[1]: 6}, old)
+        batch.sent = [delivery(D[2], 7), delivery(K[2], 7)]
+        writer.write(batch)
+        assert [each.id for each in reader.sinks()] == [D[1]], "K[1] may have been removed, D[1] was never told"
+        assert (reader.intermediate(D[2]) is not None, reader.intermediate(K[2]) is not None) == (True, False)
+        found = reader.payload(D[1])
+        assert found is not None and found.value == "said"
+
+
+def test_late_tuples_and_rows_that_cannot_be_read_go_after_a_time_and_stay_away(tmp_path: Path) -> None:
+    now = [10]
+    path = tmp_path / "g.db"
+
+    def kept(reader: StoreReader) -> tuple[int, int]:
+        query = "SELECT (SELECT count(*) FROM kept), (SELECT count(*) FROM refused)"
+        rows: tuple[int, int] = reader._db.execute(query).fetchone()
+        return rows
+
+    with QuickWriter(path, clock_ms=lambda: now[0]) as writer, StoreReader(path) as reader:
+        rows = [record_row(LATE, seq=1), Row(Kind.PLAN, AGENT.name, AGENT.nonce, 2, b"?")]
+        writer.write(told("first", 0, (3, 0), {}, rows))
+        now[0] = 20
+        writer.write(told("first", 1, (4, 0), {}, [record_row(LATE, seq=3)]))
+        assert kept(reader) == (2, 1)
+        assert writer.retain(15).kept == 2
+        assert kept(reader) == (1, 0)
+        assert (reader.counters()["late_records"], reader.counters()["refused"]) == (2, 1), "so many have come"
+        writer.write(told("second", 0, (3, 0), {}, rows))
+        assert kept(reader) == (1, 0)
+        writer.write(told("second", 1, (4, 0), {}, [record_row(LATE, seq=3)]))
+        assert kept(reader) == (1, 0)
+        writer.write(told("second", 2, (6, 0), {}, [record_row(LATE, seq=5)]))
+        assert kept(reader) == (2, 0), "that one is new"

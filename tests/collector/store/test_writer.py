@@ -254,9 +254,12 @@ def test_what_may_pass_is_told_apart_from_what_does_not(tmp_path: Path) -> None:
 
 
 def test_a_store_is_made_from_one_log(tmp_path: Path) -> None:
-    for _ in range(2):
+    with QuickWriter(tmp_path / "g.db") as writer:
+        writer.made_from({"log": "b", "--levels": "1"})  # and nothing was written
+    for number in range(2):
         with QuickWriter(tmp_path / "g.db") as writer:
             writer.made_from({"log": "a", "--levels": "2"})
+            writer.write(graph_batch("q", number))
             writer.made_from({"log": "a"})
             with pytest.raises(OtherContent, match="was made with log a, not b: take a new store"):
                 writer.made_from({"--levels": "2", "log": "b"})

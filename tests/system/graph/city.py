@@ -49,7 +49,7 @@ class City:
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
-        self._shards = Shards(3)
+        self._shards = Shards(None)
         plans = {"car": _CAR, "hub": _HUB, "center": _CENTER}
         self._agents = {name: Speaker(self._shards, name, plan) for name, plan in plans.items()}
         self._minutes: list[Origin] = []

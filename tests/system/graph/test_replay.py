@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
@@ -24,11 +26,12 @@ def city() -> list[MicroBatch]:
 
 
 def tell(store: str, city: list[MicroBatch], query: str, levels: int = 2) -> None:
-    pipeline = Pipeline(levels, 4)
+    pipeline, read = Pipeline(levels, 4), Counter[int]()
     with open_store(store).writer() as writer:
         for rows in city:
             made = pipeline.run(rows)
-            made.query = query
+            read.update({shard: len(of) for shard, of in rows.items()})
+            made.query, made.upto = query, json.dumps({shard: [1, row] for shard, row in read.items()})
             writer.write(made)
 
 
@@ -55,6 +58,25 @@ def test_what_was_removed_stays_removed_and_what_was_not_stays_whole(
         assert check_feed(reader, all_labelled=True) == []
         for sink in reader.every_sink():
             assert {edge.id for edge in reader.backward(sink.id)} == set(log.resolve(sink.id).sources)
+
+
+def test_what_comes_while_the_log_is_told_once_more_is_not_lost(tmp_path: Path, city: list[MicroBatch]) -> None:
+    """However old it is by its own time, and whatever was removed."""
+    store = f"sqlite:///{tmp_path / 'graph.db'}"
+    log = Log(levels=2)
+    for rows in city:
+        log.add(rows)
+    tell(store, city[: ROUNDS // 2], "first")
+    with open_store(store).writer() as writer:
+        removed = writer.retain(10**9)
+    assert removed.sinks
+    tell(store, city, "second")
+    with closing(open_store(store).reader()) as reader:
+        left = {sink.id for sink in reader.every_sink()}
+        assert len(left) == len(log.sink_tuples) - removed.sinks
+        assert check_feed(reader, all_labelled=True) == []
+        for sink in left:
+            assert {edge.id for edge in reader.backward(sink)} == set(log.resolve(sink).sources)
 
 
 def test_stamps_do_not_go_back_when_the_beginning_is_told_once_more(tmp_path: Path, city: list[MicroBatch]) -> None:
