@@ -1,4 +1,17 @@
-"""What becomes of an agent: its starts, one after the other, their plans, and what each has taken from others."""
+"""What becomes of an agent: its starts, one after the other, their plans, and what each has taken from others.
+
+A start is in one of these states, which rows of the log move it between:
+
+    announced   others have named tuples of it            -> open (its plan), over (a later start speaks)
+    open        it has told its plan, or has returned     -> over (End, a Gap that says it was cut short, a later plan),
+                                                             retired (Retire)
+    retired     it was given up                           -> open (it promises something), over (as above)
+    over        nothing more will come of it              -> forgotten, once nothing of it is left in this bucket
+
+While a start is announced, nobody knows where tuples of its agent go: nothing of that agent expires. The sinks of an
+open start are as far as they have promised, those of others hold nothing back. But the start that has ended last is
+also `stopped`, if it received: what others send meanwhile waits for the next one, so its sinks count until then.
+"""
 
 from __future__ import annotations
 

@@ -177,7 +177,8 @@ class _Work:
                 pairs = self._pairs.read(slot)
                 if pairs is not None:
                     rows = np.flatnonzero(slots == slot)
-                    told[rows] = _contains(pairs[0], pairs[2], sinks[rows], sources[rows])
+                    told_sinks, _, told_sources, _ = pairs
+                    told[rows] = _contains(told_sinks, told_sources, sinks[rows], sources[rows])
         return told
 
     def _remember(self, sinks: Numbers, sink_times: Numbers, sources: Numbers, parts: NDArray[np.uint8]) -> None:
@@ -200,10 +201,11 @@ class _Work:
             pairs = self._pairs.read(slot)
             if pairs is None:
                 continue
-            at = np.searchsorted(streams, pairs[0] >> SEQ_BITS)
-            is_known = (at < len(streams)) & (streams[np.minimum(at, len(streams) - 1)] == pairs[0] >> SEQ_BITS)
-            at = np.minimum(at, len(streams) - 1)
-            gone = is_known & (pairs[1] < waiting[at]) & ((pairs[3] == 0) | (pairs[1] < watermarks[at]))
+            sinks, sink_times, _, parts = pairs
+            of = sinks >> SEQ_BITS
+            at = np.minimum(np.searchsorted(streams, of), len(streams) - 1)
+            is_known = streams[at] == of
+            gone = is_known & (sink_times < waiting[at]) & ((parts == 0) | (sink_times < watermarks[at]))
             if gone.any():
                 self._pairs.replace(slot, _PAIRS.take(pairs, np.flatnonzero(~gone)))
 
@@ -233,11 +235,12 @@ class _Work:
             live = self._sources.read(slot)
             if live is None:
                 continue
-            expired = live[1] < self._bounds(live[0] >> SEQ_BITS)
+            ids, times = live
+            expired = times < self._bounds(ids >> SEQ_BITS)
             if expired.any():
-                self._tell(Kind.SOURCE_LABEL, live[0][expired])
+                self._tell(Kind.SOURCE_LABEL, ids[expired])
                 self._sources.replace(slot, _SOURCES.take(live, np.flatnonzero(~expired)))
-                self._mark_labelled(live[0][expired] >> SEQ_BITS, live[1][expired])
+                self._mark_labelled(ids[expired] >> SEQ_BITS, times[expired])
 
     def _bounds(self, streams: Numbers) -> Numbers:
         numbers, which = np.unique(streams, return_inverse=True)
@@ -293,8 +296,9 @@ class _Work:
 
 def _once(edges: Columns) -> Columns:
     """Each pair once, by source and sink."""
-    order = np.lexsort((edges[0], edges[2]))
-    sinks, sources = edges[0][order], edges[2][order]
+    sinks, _, sources, *_ = edges
+    order = np.lexsort((sinks, sources))
+    sinks, sources = sinks[order], sources[order]
     is_first = np.r_[True, (sinks[1:] != sinks[:-1]) | (sources[1:] != sources[:-1])]
     return [column[order[is_first]] for column in edges]
 
@@ -309,5 +313,6 @@ def _contains(sinks: Numbers, sources: Numbers, wanted_sinks: Numbers, wanted_so
 
 def _of_pending(columns: Columns) -> Groups:
     """The second stream is no stream: 1 if there are more parts to come."""
-    nothing = np.zeros(len(columns[0]), "<i8")
-    return Groups(columns[0] >> SEQ_BITS, (columns[3] <= columns[4]).astype("<i8"), columns[1], nothing, nothing)
+    sinks, times, _, parts, others, _ = columns
+    nothing = np.zeros(len(sinks), "<i8")
+    return Groups(sinks >> SEQ_BITS, (parts <= others).astype("<i8"), times, nothing, nothing)

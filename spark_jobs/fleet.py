@@ -124,12 +124,22 @@ class Fleet:
             names.gone.add(going)
             for number, stream in going.items():
                 del names.streams[number], names.numbers[stream]
-            left = {stream[:2] for stream in names.streams.values()}
-            starts = [agent.forget(name, left, MOST_OVER) for name, agent in names.agents.items()]
-            for agent in names.agents.values():
-                agent.unhear(frozenset().union(*starts))
-            self._reaches = Reaches(names.agents)
+        if going or not self._shared:
+            self._forget_starts(bool(going))
         return going
+
+    def _forget_starts(self, is_news: bool) -> None:
+        """Let go of starts that are over and of which nothing is left. Some never had any streams, such as those of
+        programs that only capture: there may be many of them before any stream is forgotten."""
+        names = self._own()
+        due = {name: agent for name, agent in names.agents.items() if is_news or len(agent.over) > 2 * MOST_OVER}
+        if not due:
+            return
+        left = {stream[:2] for stream in names.streams.values()}
+        starts = frozenset[int]().union(*(agent.forget(name, left, MOST_OVER) for name, agent in due.items()))
+        for agent in names.agents.values():
+            agent.unhear(starts)
+        self._reaches = Reaches(names.agents)
 
     def recall(self, number: int, stream: Stream) -> None:
         """A stream that was forgotten is named after all. Its start is still over."""
@@ -205,7 +215,7 @@ class Fleet:
         elif row.kind == Kind.PLAN:
             self._agent(row.agent).started(row.nonce, ways_of(row.data))
         elif row.kind == Kind.END:
-            self._agent(row.agent).ended(row.nonce)
+            self._ended(row.agent, row.nonce)
         elif row.kind == Kind.RETIRE:
             self._agent(row.agent).given_up(row.nonce)
         elif row.kind == Kind.RECEIVED:
@@ -223,18 +233,28 @@ class Fleet:
             if (each.nonce, each.stream) not in known:
                 self._agent(row.agent).named(row.nonce, (each.nonce, each.stream))
 
+    def _ended(self, agent: str, nonce: int) -> None:
+        """An agent that has neither plan nor streams, such as a program that only captures, has nothing to end."""
+        if agent in self._names.agents:
+            self._agent(agent).ended(nonce)
+
     def _gap(self, agent: str, gap: Gap) -> None:
         if gap.next_event is not None:  # a start that was cut short: what had come before has come before
-            self._agent(agent).ended(gap.nonce)
+            self._ended(agent, gap.nonce)
+        if agent not in self._names.agents:
+            return
+        plans = self._names.agents[agent].plans.values()
         for each in gap.tuples:
             stream = Stream(agent, gap.nonce, each.name)
-            if each.name in {name for ways in self._agent(agent).plans.values() for name in ways.sends}:
+            if any(each.name in ways.sends for ways in plans):
                 self._own().lost.setdefault(stream, Ranges()).cover([(each.first, each.last)])
                 if stream in self._names.numbers:
                     self.newly_lost.add(self._names.numbers[stream])
 
     def _snapshot(self, row: Row) -> None:
         told = decode(row.data)
+        if not any(told[part] for part in ("own_streams", "other_streams", "plan", "retired")):
+            return
         for name, number in told["own_streams"].items():
             self._register(number, Stream(row.agent, row.nonce, name))
         agent = self._agent(row.agent)

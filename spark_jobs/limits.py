@@ -1,4 +1,13 @@
-"""For each stream a time that only grows: as a rule, what is older and comes from now on is late."""
+"""For each stream a time that only grows. There are three of them:
+
+    purged      MU, a Send      deliveries before this were let go of: what refers to them and was not waiting is late
+    labelled    ANK, a source   readings before this have expired: edges to them are late
+    latest      both            the youngest tuple that the log has named: once no sink can name that, none can name
+                                any, and the stream has passed
+
+When a stream is forgotten, `latest` goes, `purged` is set aside here, and `labelled` goes into `spark_jobs.aside`
+together with the stream's name: only that of a source is ever needed again.
+"""
 
 from __future__ import annotations
 

@@ -49,6 +49,7 @@ class Mu:
         for control in controls:
             fleet.apply(control.shard, control.rows)
         fleet.drop_promises()
+        # References of the first stage come right from the log, and what sinks have promised there covers them.
         before = read_waiting(chunks, self._buckets if self._level > 1 else 0)
         work = _Work(self, state, fleet, fleet.frontiers(before))
         work.passing.note(controls)
@@ -270,7 +271,13 @@ class _Work:
             yield from by_bucket(kind, by, columns, self._stage.buckets)
 
     def save(self) -> Waiting:
-        """Keep everything; returns what waits."""
+        """Keep everything; returns what waits.
+
+        As long as sink K waits for d, which Send D delivers, K may yet come to name what d came from, and so it counts
+        as being only so far that none of that expires. d came from nothing older than d.ts - U(S, D) of a source S, and
+        S expires before W(K) - U(S, K), where U(S, K) >= U(S, D) + U(D, K): W(K) = d.ts + U(D, K) is low enough. Behind
+        a length window, d may be made of older tuples, but of none that D, or K before it had named d, had promised to
+        be done with."""
         self._deliveries.save()
         self._waiting.save()
         waiting, index, fleet = Waiting(), self._waiting.index.lowest(), self._fleet

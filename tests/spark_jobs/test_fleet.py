@@ -475,6 +475,20 @@ def test_a_stream_that_is_known_again_goes_where_it_went() -> None:
     assert fleet.forget(lambda _: True) == {READINGS: gone[READINGS]}
 
 
+def test_starts_that_only_capture_leave_nothing_behind() -> None:
+    """They have neither plan nor streams: alone, or under the name of an agent that has some at other times."""
+    state = PlainState()
+    fleet_of(*NAMES, plan("edge", *EDGE), plan("hub", *HUB), state=state).save(state)
+    sizes = []
+    for begin in range(100, 1_000, 100):
+        fleet = Fleet.load(state)
+        fleet.apply(0, [end(name, each) for each in range(begin, begin + 100) for name in ("edge", f"job-{each}")])
+        fleet.forget(lambda _: False)
+        fleet.save(state)
+        sizes.append(len(state.get("fleet", 0) or b""))
+    assert max(sizes[1:]) <= sizes[0] + 100, sizes
+
+
 def test_an_agent_that_was_stopped_is_not_forgotten_and_nor_is_one_that_was_given_up() -> None:
     """But for one to which nobody sends anything: nobody waits for it."""
     rows = [*NAMES, plan("edge", *EDGE), plan("hub", *HUB)]
