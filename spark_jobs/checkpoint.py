@@ -16,7 +16,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,27 +141,28 @@ def _take(lock: int, folder: Path) -> None:
                 raise CheckpointUnusable(f"{folder} is in use by {holder or 'another process'}") from None
             time.sleep(0.1)
     os.ftruncate(lock, 0)
-    os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+    with suppress(OSError):  # the disk is full: nobody will know who has it
+        os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
 
 def _begun(folder: Path, settings: Settings, start: Offset) -> Offset:
     """Where the checkpoint began. If it is new, that is now."""
     path = folder / _MANIFEST
+    has_begun = any((folder / name).exists() for name in ("metadata", "offsets", "commits"))
     if not path.exists():
-        if (folder / "metadata").exists():
+        if has_begun:
             raise CheckpointUnusable(
                 f"{folder} is a checkpoint of something else, or {_MANIFEST} in it is gone: put it back, {_WAY_OUT}"
             )
-        write_durably(
-            path, json.dumps({"format": _FORMAT, "settings": dict(settings), "start": start}, indent=1) + "\n"
-        )
-        return start
+        return _begin(path, settings, start)
     try:
         manifest = json.loads(path.read_text())
         made_with, began = dict(manifest["settings"]), dict(manifest["start"])
         format_ = manifest["format"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointUnusable(f"{path} cannot be read ({error}): put it back, {_WAY_OUT}") from error
+    if not has_begun:  # somebody came with other settings, and did not come so far as to begin
+        return _begin(path, settings, start)
     if format_ != _FORMAT:
         raise CheckpointUnusable(f"{folder} is of format {format_}, this is for format {_FORMAT}: {_WAY_OUT[3:]}")
     for name, value in settings.items():
@@ -171,6 +172,11 @@ def _begun(folder: Path, settings: Settings, start: Offset) -> Offset:
                 f"say --{name} {made_with.get(name)}, {_NEW_GRAPH if name in _OF_THE_GRAPH else _WAY_OUT}"
             )
     return began
+
+
+def _begin(path: Path, settings: Settings, start: Offset) -> Offset:
+    write_durably(path, json.dumps({"format": _FORMAT, "settings": dict(settings), "start": start}, indent=1) + "\n")
+    return start
 
 
 def write_durably(path: Path, text: str) -> None:

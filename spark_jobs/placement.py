@@ -32,7 +32,11 @@ class Placement:
 
     def bucket(self, key: int) -> int:
         """Whose key this is."""
-        return self.keys.index(key)
+        return self._buckets[key]
+
+    @cached_property
+    def _buckets(self) -> dict[int, int]:
+        return {key: bucket for bucket, key in enumerate(self.keys)}
 
 
 def hash_of(key: int) -> int:

@@ -82,7 +82,10 @@ def start_session(options: SessionOptions, checkpoint: Checkpoint) -> SparkSessi
     os.environ["JAVA_HOME"] = str(find_java(os.environ))
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["SPARK_HOME"] = str(_spark_home(checkpoint.scratch))
+    try:
+        os.environ["SPARK_HOME"] = str(_spark_home(checkpoint.scratch))
+    except OSError as error:
+        raise SessionFailed(f"Spark cannot be set up in {checkpoint.folder}: {error.strerror}") from error
     _hush()
     conf = SparkConf(loadDefaults=False).setAll(
         [

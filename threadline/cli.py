@@ -13,6 +13,8 @@ import typer
 
 from protocol.address import parse_address
 
+_MOST_HOURS = 24 * 366 * 1000  # that somebody may mean
+
 app = typer.Typer(
     name="threadline",
     help="Fine-grained provenance for sensor streams: from small boards to the cloud.",
@@ -179,7 +181,7 @@ def spark(
     levels: Annotated[
         int, typer.Option(help="How many Sends may be on the way from a source to a sink.", min=1, max=16)
     ] = 2,
-    buckets: Annotated[int, typer.Option(help="Parts that the work is cut into.", min=1, max=4096)] = 4,
+    buckets: Annotated[int, typer.Option(help="Parts that the work is cut into.", min=1, max=64)] = 4,
     u_ms: Annotated[
         int | None, typer.Option(help="ank-n: for how long tuples matter; as a rule the log says it.", min=0)
     ] = None,
@@ -194,17 +196,25 @@ def spark(
     metrics: Annotated[str | None, typer.Option(help="Serve Prometheus metrics on HOST:PORT.")] = None,
     remove_segments_after: Annotated[
         float | None,
-        typer.Option(help="Remove segments of the log that are so many hours old and worked through.", min=0),
+        typer.Option(
+            help="Remove segments of the log that are so many hours old and worked through.", min=0, max=_MOST_HOURS
+        ),
     ] = None,
     remove_results_after: Annotated[
         float | None,
-        typer.Option(help="Remove results that are so many hours old and complete, and what led to them.", min=0),
+        typer.Option(
+            help="Remove results that are so many hours old and complete, and what led to them.", min=0, max=_MOST_HOURS
+        ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Stop when all that is in the log is worked through.")] = False,
 ) -> None:
     """Run the Spark job: from the log to the live forward-provenance graph in the store."""
-    from threadline.spark import SparkOptions, SparkUnusable, parse_duration_s, run
-
+    try:
+        from threadline.spark import SparkOptions, SparkUnusable, parse_duration_s, run
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("pyspark", "pyarrow", "numpy"):
+            raise
+        _fail(f"{error.name} is not installed: install threadline[spark]")
     try:
         trigger_s = parse_duration_s(trigger)
     except ValueError as error:

@@ -34,4 +34,6 @@ def log_id(folder: Path) -> str:
     try:
         return (folder / _FILE).read_text().strip()
     except (FileNotFoundError, NotADirectoryError):
-        raise LogError(f"there is no log in {folder}") from None
+        raise LogError(f"there is no log in {folder}: `threadline translate` makes it") from None
+    except OSError as error:
+        raise LogError(f"the log in {folder} cannot be read: {error.strerror}") from error

@@ -24,15 +24,28 @@ def open_once(folder: Path, settings: Settings = SETTINGS, start: dict[str, list
         return found.start
 
 
+def begin(folder: Path) -> None:
+    """As if Spark had run."""
+    open_once(folder)
+    (folder / "metadata").write_text('{"id": "q"}')
+
+
 def test_it_begins_where_it_first_began(tmp_path: Path) -> None:
     assert made_with(tmp_path / "new") == {}
-    assert open_once(tmp_path / "new") == START
+    begin(tmp_path / "new")
     assert open_once(tmp_path / "new", start={"0": [9, 0], "1": [1, 0]}) == START
     assert made_with(tmp_path / "new") == SETTINGS
 
 
+def test_a_job_that_did_not_begin_binds_nobody(tmp_path: Path) -> None:
+    """It may have found no Java, or a store that it cannot have."""
+    open_once(tmp_path, {**SETTINGS, "buckets": 8})
+    assert open_once(tmp_path, start={"0": [9, 0]}) == {"0": [9, 0]}
+    assert made_with(tmp_path) == SETTINGS
+
+
 def test_other_settings_are_refused_with_both_values_and_the_way_out(tmp_path: Path) -> None:
-    open_once(tmp_path)
+    begin(tmp_path)
     with pytest.raises(CheckpointUnusable) as refusal:
         open_once(tmp_path, {**SETTINGS, "buckets": 8})
     assert str(refusal.value) == (
@@ -43,7 +56,7 @@ def test_other_settings_are_refused_with_both_values_and_the_way_out(tmp_path: P
 
 
 def test_a_setting_that_it_does_not_know_is_refused(tmp_path: Path) -> None:
-    open_once(tmp_path)
+    begin(tmp_path)
     with pytest.raises(CheckpointUnusable, match="--u-ms"):
         open_once(tmp_path, {**SETTINGS, "u-ms": 5})
 
@@ -63,7 +76,7 @@ def test_a_manifest_that_cannot_be_read_is_told(tmp_path: Path, text: str) -> No
 
 
 def test_another_format_is_told(tmp_path: Path) -> None:
-    open_once(tmp_path)
+    begin(tmp_path)
     path = tmp_path / "threadline.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": 3}))
     with pytest.raises(CheckpointUnusable, match="is of format 3, this is for format 2: take a new --checkpoint"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
+import sys
 import threading
 from pathlib import Path
 
@@ -43,6 +45,26 @@ def test_a_log_that_is_not_there_is_told(tmp_path: Path, options: list[str]) -> 
     refused(run(*options, "--log", str(tmp_path)), "there is no log in", "threadline translate")
 
 
+def test_folders_that_may_not_be_entered_are_told(
+    tmp_path: Path, options: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deny(path: Path, *_: object, **__: object) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", deny)
+        refused(run(*options), f"the log in {tmp_path / 'log'} cannot be read: Permission denied")
+    monkeypatch.setattr(Path, "is_dir", deny)
+    refused(run(*options), f"{tmp_path / 'graph.db'}: Permission denied")
+
+
+def test_a_server_without_spark_says_what_to_install(options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    for name in [each for each in sys.modules if each.startswith(("pyspark.", "spark_jobs.", "threadline.spark"))]:
+        monkeypatch.delitem(sys.modules, name)
+    refused(run(*options), "pyspark", "install threadline[spark]")
+
+
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
@@ -56,6 +78,13 @@ def test_what_makes_no_sense_is_told(options: list[str], option: str, value: str
     refused(run(*options, option, value), words)
 
 
+@pytest.mark.parametrize("option", ["--remove-results-after", "--remove-segments-after"])
+@pytest.mark.parametrize("hours", ["inf", "nan", "-1"])
+def test_hours_are_numbers(options: list[str], option: str, hours: str) -> None:
+    result = run(*options, option, hours)
+    assert result.exit_code == 2 and f"Invalid value for '{option}'" in result.stderr
+
+
 def test_a_store_that_somebody_writes_to_is_told(tmp_path: Path, options: list[str]) -> None:
     with open_store(f"sqlite:///{tmp_path / 'graph.db'}").writer():
         refused(run(*options), "is being written by")
@@ -64,6 +93,7 @@ def test_a_store_that_somebody_writes_to_is_told(tmp_path: Path, options: list[s
 def test_a_store_of_another_log_is_told(tmp_path: Path, options: list[str]) -> None:
     with open_store(f"sqlite:///{tmp_path / 'graph.db'}").writer() as store:
         store.made_from({"log": log_id(tmp_path / "log"), "--levels": "3"})
+        store.write(GraphBatch("q", 0, 0))
     refused(run(*options), "was made with --levels 3, not 2: take a new store")
     shutil.rmtree(tmp_path / "log")
     ShardWriter(tmp_path / "log", 0).close()
@@ -76,6 +106,7 @@ def test_a_checkpoint_of_other_settings_is_told_before_spark_starts(tmp_path: Pa
     write_durably(
         tmp_path / "checkpoint" / "threadline.json", f'{{"format": 2, "settings": {settings}, "start": {{}}}}'
     )
+    (tmp_path / "checkpoint" / "offsets").mkdir()
     refused(run(*options, "--levels", "3"), "made with --levels 2, not 3", "new --checkpoint", "new --store")
     refused(run(*options, "--algorithm", "ank-n"), "made with --algorithm ank-1, not ank-n")
 
