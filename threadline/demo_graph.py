@@ -129,9 +129,10 @@ class GraphScenes:
 
 
 def _sinks(reader: StoreReader, agent: str, name: str) -> list[tuple[int, int]]:
-    """The sink tuples of a stream, and their times."""
+    """The sink tuples of a stream, and their times, if they are complete: what a tuple came from may be told later."""
     numbers = [each.number for each in reader.streams() if (each.agent, each.name) == (agent, name)]
-    return [(sink.id, sink.ts) for number in numbers for sink in reader.sinks(stream=number, limit=10_000)]
+    found = [sink for number in numbers for sink in reader.sinks(stream=number, limit=10_000)]
+    return [(sink.id, sink.ts) for sink in found if sink.label_stamp is not None]
 
 
 def _readings(reader: StoreReader) -> tuple[int, int]:
