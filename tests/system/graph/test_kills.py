@@ -147,9 +147,9 @@ def finish(spark: Victim, told: Log) -> None:
 
 
 def counters(spark: SparkService) -> dict[str, int]:
-    """Of the graph."""
+    """Of the graph, and of what belongs to it."""
+    graph = ("sinks", "sources", "edges", "sink_labels", "source_labels", "late", "lost", "deliveries", "payloads")
     with closing(open_store(spark.store).reader()) as reader:
-        graph = ("sinks", "sources", "edges", "sink_labels", "source_labels", "late", "lost")
         return {name: value for name, value in reader.counters().items() if name in graph}
 
 
