@@ -123,5 +123,7 @@ class GraphBatch:
     rows: list[Row] = field(default_factory=list)
     """Everything else that the log says, for the store alone: names of streams, plans, payloads, status, captured
     events, progress, gaps, ends."""
+    since: str = ""
+    """From where on the log was read for it: a position is JSON, of each shard [segment, row]."""
     upto: str = ""
-    """Up to where the log was read for it."""
+    """Up to where."""

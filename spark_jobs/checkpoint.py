@@ -23,6 +23,8 @@ from typing import Any
 
 _FORMAT = 2
 _MANIFEST = "threadline.json"
+_OF_SPARK = {"metadata", "offsets", "commits"}
+_BEFORE_IT_BEGINS = {"lock", "scratch", "spark.log", "spark.log.before", f"{_MANIFEST}.new"}
 _WAIT_S = 10.0  # for a JVM whose driver was killed
 _WAY_OUT = "or take a new --checkpoint folder: it replays the log, and the store skips what it knows"
 _OF_THE_GRAPH = ("algorithm", "levels")
@@ -74,6 +76,10 @@ class Checkpoint:
         """Up to where the log is read for a batch: Spark writes it down before it runs it."""
         return (self.folder / "offsets" / str(batch)).read_text().splitlines()[-1]
 
+    def since(self, batch: int) -> str:
+        """From where on."""
+        return self.upto(batch - 1) if batch else json.dumps(self.start)
+
     def belongs_to(self, last_batch: Callable[[str], int | None]) -> None:
         """CheckpointUnusable if the store, which tells its last batch of a query, does not have what Spark has
         committed: nobody would ever tell it again. Nor may it have more than the one that Spark runs next: it would
@@ -104,7 +110,10 @@ def opened(folder: Path, settings: Settings, start: Offset) -> Iterator[Checkpoi
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        _refuse_others(folder)
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except FileExistsError as error:
+        raise CheckpointUnusable(f"{folder} is no folder: name another --checkpoint") from error
     except OSError as error:
         raise CheckpointUnusable(f"{folder}: {error.strerror}") from error
     try:
@@ -129,6 +138,13 @@ def made_with(folder: Path) -> Settings:
         return {}
 
 
+def _refuse_others(folder: Path) -> None:
+    """A folder that is used for something else stays as it is."""
+    names = {path.name for path in folder.iterdir()}
+    if _MANIFEST not in names and not names <= _BEFORE_IT_BEGINS and not names & _OF_SPARK:
+        raise CheckpointUnusable(f"{folder} is not empty, and no checkpoint: name another --checkpoint folder")
+
+
 def _take(lock: int, folder: Path) -> None:
     give_up = time.monotonic() + _WAIT_S
     while True:
@@ -148,7 +164,7 @@ def _take(lock: int, folder: Path) -> None:
 def _begun(folder: Path, settings: Settings, start: Offset) -> Offset:
     """Where the checkpoint began. If it is new, that is now."""
     path = folder / _MANIFEST
-    has_begun = any((folder / name).exists() for name in ("metadata", "offsets", "commits"))
+    has_begun = any((folder / name).exists() for name in _OF_SPARK)
     if not path.exists():
         if has_begun:
             raise CheckpointUnusable(

@@ -45,7 +45,7 @@ class GraphSink:
         table = rows.toArrow()
         try:
             batch, figures = self._pipeline.assemble(self._checkpoint.query, number, table)
-            batch.upto = self._checkpoint.upto(number)
+            batch.since, batch.upto = self._checkpoint.since(number), self._checkpoint.upto(number)
             self._writer.write(batch)
         except Exception as error:
             self.failure = error

@@ -34,6 +34,11 @@ def errors_told(path: Path) -> Iterator[None]:
         raise
     except sqlite3.DatabaseError as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the rest is detail
+        if code == sqlite3.SQLITE_CORRUPT:
+            raise StoreUnusable(
+                f"{path} is damaged ({error}): put back a copy, together with that of its checkpoint, or take a new "
+                "--store and a new --checkpoint, which replays the log"
+            ) from error
         raise (StoreUnavailable if code in _MAY_PASS else StoreUnusable)(f"{path}: {error}") from error
 
 

@@ -208,7 +208,7 @@ class LogRows:
     def _pass_over(self, row: Row) -> None:
         """What agents tell each other's records by: nobody asks the store for it."""
         self.start_of(row)
-        self.counts["received_rows"] += 1
+        self.counts["received_rows"] += not self._is_told(row)
 
 
 def _decoded(row: Row) -> list[Any]:

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from protocol.chunks import SEQ_BITS, Numbers
 from protocol.topics import shard_of
 
+_BEGINNING = [1, 0]  # segments are numbered from 1
+
 
 @dataclass(frozen=True, slots=True)
 class Replay:
@@ -44,13 +46,13 @@ class Replay:
         return told[which]
 
 
-def shards_behind(upto: str, others: Iterable[str]) -> frozenset[int]:
-    """The shards of which a query that has read so far has yet to read what others have read. A position is JSON: of
-    each shard, [segment, row]. Shards below 0 are no shards of the log."""
-    own = _positions(upto)
+def shards_behind(since: str, others: Iterable[str]) -> frozenset[int]:
+    """The shards of which a query that goes on from a position has yet to read what others, which have come to theirs,
+    have read. A shard that a position does not name is at its beginning. Those below 0 are no shards of the log."""
+    own = _positions(since)
     furthest = [place for other in others for place in _positions(other).items() if place[0] >= 0]
-    return frozenset(shard for shard, position in furthest if own.get(shard, []) < position)
+    return frozenset(shard for shard, position in furthest if own.get(shard, _BEGINNING) < position)
 
 
-def _positions(upto: str) -> dict[int, list[int]]:
-    return {int(shard): place for shard, place in json.loads(upto or "{}").items()}
+def _positions(text: str) -> dict[int, list[int]]:
+    return {int(shard): place for shard, place in json.loads(text or "{}").items()}

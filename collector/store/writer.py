@@ -16,7 +16,7 @@ import numpy as np
 
 from collector.store import feed
 from collector.store.connection import connect_writer, errors_told, transaction
-from collector.store.errors import OtherContent
+from collector.store.errors import OtherContent, StoreUnusable
 from collector.store.feed import ChangeKind
 from collector.store.intermediate import add_deliveries
 from collector.store.late import NOT_VIA, resolve
@@ -48,6 +48,15 @@ class Written:
     ignored: int
 
 
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file a path names."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
@@ -66,6 +75,7 @@ class StoreWriter:
             self._lock.release()
             raise
         self._tables = Tables(self._db)
+        self._file = _identity(path)
         self._is_closed = False
 
     def __enter__(self) -> Self:
@@ -112,11 +122,16 @@ class StoreWriter:
 
     def write(self, batch: GraphBatch) -> Written | None:
         """Keep a batch, all of it or nothing, on disk when this returns. None: it was written before."""
+        if _identity(self._path) != self._file:
+            raise StoreUnusable(
+                f"{self._path} was deleted or replaced while it was being written to: put it back, or take a new "
+                "--store and a new --checkpoint, which replays the log"
+            )
         with self._turn, errors_told(self._path), transaction(self._db):
             query = self._query(batch.query)
             if self._is_known(query, batch):
                 return None
-            replay = self._replay(query)
+            replay = self._replay(query, batch.since)
             now_ms = self._clock_ms()
             stamp = max(batch.stamp, self._last_stamp())
             number = self._db.execute(
@@ -165,14 +180,14 @@ class StoreWriter:
         found = self._db.execute("SELECT stamp FROM batches ORDER BY number DESC LIMIT 1").fetchone()
         return int(found[0]) if found else BEGINNING
 
-    def _replay(self, query: int) -> Replay | None:
+    def _replay(self, query: int, since: str) -> Replay | None:
         """None as long as there was no other query."""
         queries = self._queries()
         if len(queries) == 1:
             return None
         (removed_before,) = self._db.execute("SELECT ts FROM removed_before").fetchone()
         others = [self._upto(each) for each in queries if each != query]
-        return Replay(shards_behind(self._upto(query), others), removed_before)
+        return Replay(shards_behind(since, others), removed_before)
 
     def _queries(self) -> list[int]:
         return [number for (number,) in self._db.execute("SELECT number FROM queries")]

@@ -175,3 +175,22 @@ def test_a_manifest_that_is_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "threadline.json").mkdir()
     with pytest.raises(CheckpointUnusable, match="cannot be read"):
         open_once(tmp_path)
+
+
+def test_a_folder_of_something_else_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "shard-00").mkdir()
+    with pytest.raises(CheckpointUnusable, match="is not empty, and no checkpoint: name another"):
+        open_once(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["shard-00"]
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointUnusable, match="file is no folder"):
+        open_once(tmp_path / "file")
+
+
+def test_where_a_batch_begins_is_where_the_one_before_ended(tmp_path: Path) -> None:
+    with opened(tmp_path, SETTINGS, START) as found:
+        (tmp_path / "offsets").mkdir()
+        for batch in (0, 1):
+            (tmp_path / "offsets" / str(batch)).write_text(f'v1\n{{}}\n{{"0":[3,{8 + batch}]}}')
+        assert [json.loads(found.since(batch)) for batch in (0, 1)] == [START, {"0": [3, 8]}]
+        assert json.loads(found.upto(1)) == {"0": [3, 9]}

@@ -42,10 +42,11 @@ def graph_batch(
     lost: Iterable[Pair] = (),
     sent: Sequence[DeliveryChunk] = (),
     rows: Sequence[Row] = (),
-    upto: str | None = None,
+    read: tuple[str, str] | None = None,
 ) -> GraphBatch:
-    """Sinks and sources by id with their ts, edges and lost origins as (sink, origin). Unless said otherwise, each
-    batch reads a row of every shard."""
+    """Sinks and sources by id with their ts, edges and lost origins as (sink, origin). Unless said otherwise
+    (`read`: since, upto), each batch reads a row of every shard."""
+    since, upto = read or (json.dumps({shard: [1, row] for shard in range(SHARDS)}) for row in (batch, batch + 1))
     return GraphBatch(
         query,
         batch,
@@ -59,7 +60,8 @@ def graph_batch(
         LostOrigins(*columns(lost, "<i8", "<i8")),
         list(sent),
         list(rows),
-        json.dumps({shard: [1, batch + 1] for shard in range(SHARDS)}) if upto is None else upto,
+        since,
+        upto,
     )
 
 

@@ -99,6 +99,17 @@ def test_a_newer_store_is_refused_and_an_older_one_brought_up_to_date(
             open_it(path)
 
 
+def test_a_damaged_store_is_told_with_the_way_out(tmp_path: Path) -> None:
+    path = tmp_path / "g.db"
+    with StoreWriter(path) as writer:
+        writer.write(graph_batch("q", 0, sinks={tuple_id(5, each): 1 for each in range(5_000)}))
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size // 2)
+    told = r"g\.db is damaged \(.*\): put back a copy.* new --checkpoint"
+    with pytest.raises(StoreUnusable, match=told), StoreReader(path) as reader:
+        reader.sinks(limit=10_000)
+
+
 def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
     path = tmp_path / "g.db"
     path.touch()

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from collector.store import Removed, StoreReader
-from protocol.graph import GraphBatch, Reason
+import pytest
+
+from collector.store import Removed, StoreReader, StoreWriter
+from protocol.graph import Reason
 from protocol.records import Delivery, Late, SourcePayload
 from protocol.row import Row
 from protocol.topics import shard_of
@@ -130,41 +133,66 @@ def test_keys_of_old_batches_are_remembered_without_being_kept(tmp_path: Path) -
 OTHER = FakeAgent("valve-1", nonce=4, epoch=1)
 OWN_SHARD, OTHER_SHARD = shard_of(AGENT.name), shard_of(OTHER.name)
 LATE = Late(AGENT.stream("reports"), 1, "x", 12)
+SAID = payload_row({OTHER.stream("out"): 6}, [Delivery(OTHER.stream("out"), 1, 6, "said", ())], of=OTHER)
 
 
-def told(query: str, batch: int, read: tuple[int, int], sinks: dict[int, int], rows: Sequence[Row] = ()) -> GraphBatch:
-    """A batch up to some row of the shard of each agent: stream 5 is of the first, stream 6 of the second."""
-    names = [register_row(5, "out"), register_row(6, "out", stream_of=OTHER, of=OTHER)]
-    upto = {OWN_SHARD: [1, read[0]], OTHER_SHARD: [1, read[1]]}
-    labels = list(sinks)
-    return graph_batch(query, batch, sinks=sinks, sink_labels=labels, rows=[*names, *rows], upto=json.dumps(upto))
+class Teller:
+    """A query that has read the shards of both agents up to some row. Stream 5 is of the first, 6 of the second."""
+
+    def __init__(self, writer: StoreWriter, query: str, begun: tuple[int, int] | None = None) -> None:
+        self._writer, self._query, self._batch = writer, query, 0
+        self._since = self._position(begun) if begun else "{}"
+
+    def tell(self, rows: tuple[int, int], sinks: dict[int, int], told: Sequence[Row] = (), **more: Any) -> None:
+        names = [register_row(5, "out"), register_row(6, "out", stream_of=OTHER, of=OTHER)]
+        read, labels = (self._since, self._position(rows)), list(sinks)
+        batch = graph_batch(
+            self._query, self._batch, sinks=sinks, sink_labels=labels, rows=[*names, *told], read=read, **more
+        )
+        self._writer.write(batch)
+        self._since, self._batch = read[1], self._batch + 1
+
+    @staticmethod
+    def _position(rows: tuple[int, int]) -> str:
+        return json.dumps({OWN_SHARD: [1, rows[0]], OTHER_SHARD: [1, rows[1]]})
 
 
 def test_what_is_old_and_new_is_not_taken_for_removed_once_a_replay_is_over(tmp_path: Path) -> None:
     with QuickWriter(tmp_path / "g.db", clock_ms=lambda: 10**9) as writer, StoreReader(tmp_path / "g.db") as reader:
-        writer.write(told("first", 0, (7, 4), {K[0]: 5}))
+        Teller(writer, "first").tell((7, 4), {K[0]: 5})
         writer.retain(100)
-        writer.write(told("second", 0, (3, 4), {K[0]: 5}))
-        writer.write(told("second", 1, (7, 4), {K[1]: 6}))
+        second = Teller(writer, "second")
+        second.tell((3, 4), {K[0]: 5})
+        second.tell((7, 4), {K[1]: 6})
         assert reader.sinks() == [], "they were removed, or may have been"
-        writer.write(told("second", 2, (9, 4), {K[2]: 7}))
+        second.tell((9, 4), {K[2]: 7})
         assert [each.id for each in reader.sinks()] == [K[2]]
 
 
 def test_what_is_old_and_new_is_kept_while_another_shard_is_told_once_more(tmp_path: Path) -> None:
     """The first query has read 7 rows of one shard and 4 of the other; of that, the second has caught up at once."""
     with QuickWriter(tmp_path / "g.db", clock_ms=lambda: 10**9) as writer, StoreReader(tmp_path / "g.db") as reader:
-        writer.write(told("first", 0, (7, 4), {K[0]: 5, D[0]: 5}))
+        Teller(writer, "first").tell((7, 4), {K[0]: 5, D[0]: 5})
         writer.retain(100)
-        writer.write(told("second", 0, (3, 4), {K[0]: 5, D[0]: 5}))
-        old = [payload_row({OTHER.stream("out"): 6}, [Delivery(OTHER.stream("out"), 1, 6, "said", ())], of=OTHER)]
-        batch = told("second", 1, (5, 8), {K[1]: 6, D[1]: 6}, old)
-        batch.sent = [delivery(D[2], 7), delivery(K[2], 7)]
-        writer.write(batch)
+        second = Teller(writer, "second")
+        second.tell((3, 4), {K[0]: 5, D[0]: 5})
+        second.tell((5, 8), {K[1]: 6, D[1]: 6}, [SAID], sent=[delivery(D[2], 7), delivery(K[2], 7)])
         assert [each.id for each in reader.sinks()] == [D[1]], "K[1] may have been removed, D[1] was never told"
         assert (reader.intermediate(D[2]) is not None, reader.intermediate(K[2]) is not None) == (True, False)
-        found = reader.payload(D[1])
-        assert found is not None and found.value == "said"
+        assert reader.payload(D[1]) == (Kind.DELIVERY, "said")
+
+
+@pytest.mark.parametrize("begun", [None, (3, 2)])
+def test_a_shard_of_which_nobody_has_read_anything_is_new(tmp_path: Path, begun: tuple[int, int] | None) -> None:
+    """It was there and empty, or what it had was removed before the first query began."""
+    empty = begun[1] if begun else 0
+    with QuickWriter(tmp_path / "g.db", clock_ms=lambda: 10**9) as writer, StoreReader(tmp_path / "g.db") as reader:
+        Teller(writer, "first", begun).tell((7, empty), {K[0]: 5})
+        writer.retain(100)
+        Teller(writer, "second", begun).tell((7, empty + 3), {K[0]: 5, D[1]: 6}, [SAID], sent=[delivery(D[2], 7)])
+        assert [each.id for each in reader.sinks()] == [D[1]]
+        assert reader.intermediate(D[2]) is not None
+        assert reader.payload(D[1]) == (Kind.DELIVERY, "said")
 
 
 def test_late_tuples_and_rows_that_cannot_be_read_go_after_a_time_and_stay_away(tmp_path: Path) -> None:
@@ -177,17 +205,17 @@ def test_late_tuples_and_rows_that_cannot_be_read_go_after_a_time_and_stay_away(
         return rows
 
     with QuickWriter(path, clock_ms=lambda: now[0]) as writer, StoreReader(path) as reader:
+        first, second = Teller(writer, "first"), Teller(writer, "second")
         rows = [record_row(LATE, seq=1), Row(Kind.PLAN, AGENT.name, AGENT.nonce, 2, b"?")]
-        writer.write(told("first", 0, (3, 0), {}, rows))
+        first.tell((3, 0), {}, rows)
         now[0] = 20
-        writer.write(told("first", 1, (4, 0), {}, [record_row(LATE, seq=3)]))
+        first.tell((4, 0), {}, [record_row(LATE, seq=3)])
         assert kept(reader) == (2, 1)
         assert writer.retain(15).kept == 2
         assert kept(reader) == (1, 0)
         assert (reader.counters()["late_records"], reader.counters()["refused"]) == (2, 1), "so many have come"
-        writer.write(told("second", 0, (3, 0), {}, rows))
+        second.tell((3, 0), {}, rows)
+        second.tell((4, 0), {}, [record_row(LATE, seq=3)])
         assert kept(reader) == (1, 0)
-        writer.write(told("second", 1, (4, 0), {}, [record_row(LATE, seq=3)]))
-        assert kept(reader) == (1, 0)
-        writer.write(told("second", 2, (6, 0), {}, [record_row(LATE, seq=5)]))
+        second.tell((6, 0), {}, [record_row(LATE, seq=5)])
         assert kept(reader) == (2, 0), "that one is new"

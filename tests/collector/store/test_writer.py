@@ -253,6 +253,21 @@ def test_what_may_pass_is_told_apart_from_what_does_not(tmp_path: Path) -> None:
             writer.write(graph_batch("q", 2, sinks={K2: 1}, sources={S1: 1}, edges=[(K2, S1)]))
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_file_that_is_deleted_while_it_is_written_to_is_told(tmp_path: Path, is_replaced: bool) -> None:
+    """Or else everything would be told to a file that nobody can open."""
+    path = tmp_path / "g.db"
+    with QuickWriter(path) as writer:
+        writer.write(graph_batch("q", 0, sinks={K1: 1}))
+        path.unlink()
+        if is_replaced:
+            path.touch()
+        with pytest.raises(
+            StoreUnusable, match=r"g\.db was deleted or replaced .* --checkpoint, which replays the log"
+        ):
+            writer.write(graph_batch("q", 1, sinks={K2: 1}))
+
+
 def test_a_store_is_made_from_one_log(tmp_path: Path) -> None:
     with QuickWriter(tmp_path / "g.db") as writer:
         writer.made_from({"log": "b", "--levels": "1"})  # and nothing was written

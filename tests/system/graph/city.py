@@ -18,6 +18,7 @@ from typing import Any
 
 from collector.log import ShardWriter
 from collector.store import open_store
+from protocol.plan import PlanDocument
 from protocol.records import END_OF_TIME, Origin
 from tests.spark_jobs.rows import document, receive, send, sink, source, window
 from tests.support.fleet_log import Shards, Speaker
@@ -82,6 +83,10 @@ class City:
             agent.leave()
         yield self._shards.micro_batch()
 
+    def joined_by(self, name: str, plan: PlanDocument) -> Speaker:
+        """Another agent: what it says is in the next round."""
+        return Speaker(self._shards, name, plan)
+
     def _leave(self, ahead_first: list[Speaker]) -> None:
         """Those behind say less often that they have something."""
         for place, agent in enumerate(ahead_first):
@@ -101,11 +106,15 @@ class DiskLog:
         """Rows, readable as soon as this returns."""
         self.told.add(rows)
         for shard, each in rows.items():
-            if shard not in self._writers:
-                self._writers[shard] = ShardWriter(self._folder, shard)
-                self._writers[shard].begin(list, [])
+            self.begin(shard)
             self._writers[shard].append(each)
             self._writers[shard].commit()
+
+    def begin(self, shard: int) -> None:
+        """A translator has taken a shard."""
+        if shard not in self._writers:
+            self._writers[shard] = ShardWriter(self._folder, shard)
+            self._writers[shard].begin(list, [])
 
     def close(self) -> None:
         for writer in self._writers.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -11,10 +12,13 @@ from pathlib import Path
 import pytest
 
 from collector.store import open_store
+from protocol.topics import shard_of
+from tests.spark_jobs.rows import document, sink, source
 from tests.support.pipeline import MicroBatch, Pipeline
 from tests.support.told_log import Log
-from tests.system.graph.city import City, differences
+from tests.system.graph.city import City, DiskLog, differences
 from threadline.graph_check import check_feed
+from threadline.lab import SparkService
 
 ROUNDS = 20
 
@@ -30,9 +34,14 @@ def tell(store: str, city: list[MicroBatch], query: str, levels: int = 2) -> Non
     with open_store(store).writer() as writer:
         for rows in city:
             made = pipeline.run(rows)
+            made.query, made.since = query, position(read)
             read.update({shard: len(of) for shard, of in rows.items()})
-            made.query, made.upto = query, json.dumps({shard: [1, row] for shard, row in read.items()})
+            made.upto = position(read)
             writer.write(made)
+
+
+def position(read: Counter[int]) -> str:
+    return json.dumps({shard: [1, row] for shard, row in read.items()})
 
 
 @pytest.mark.parametrize("before_ts", [-1, 4_500, 10_000, 10**9])
@@ -56,8 +65,8 @@ def test_what_was_removed_stays_removed_and_what_was_not_stays_whole(
         assert (set(reader.every_sink()), set(reader.every_source()), set(reader.every_edge())) == left
         assert list(reader.every_late()) == []
         assert check_feed(reader, all_labelled=True) == []
-        for sink in reader.every_sink():
-            assert {edge.id for edge in reader.backward(sink.id)} == set(log.resolve(sink.id).sources)
+        for each in reader.every_sink():
+            assert {edge.id for edge in reader.backward(each.id)} == set(log.resolve(each.id).sources)
 
 
 def test_what_comes_while_the_log_is_told_once_more_is_not_lost(tmp_path: Path, city: list[MicroBatch]) -> None:
@@ -72,11 +81,11 @@ def test_what_comes_while_the_log_is_told_once_more_is_not_lost(tmp_path: Path, 
     assert removed.sinks
     tell(store, city, "second")
     with closing(open_store(store).reader()) as reader:
-        left = {sink.id for sink in reader.every_sink()}
+        left = {each.id for each in reader.every_sink()}
         assert len(left) == len(log.sink_tuples) - removed.sinks
         assert check_feed(reader, all_labelled=True) == []
-        for sink in left:
-            assert {edge.id for edge in reader.backward(sink)} == set(log.resolve(sink).sources)
+        for each in left:
+            assert {edge.id for edge in reader.backward(each)} == set(log.resolve(each).sources)
 
 
 def test_stamps_do_not_go_back_when_the_beginning_is_told_once_more(tmp_path: Path, city: list[MicroBatch]) -> None:
@@ -85,5 +94,44 @@ def test_stamps_do_not_go_back_when_the_beginning_is_told_once_more(tmp_path: Pa
     tell(store, city, "second")
     with closing(open_store(store).reader()) as reader:
         assert check_feed(reader, all_labelled=True) == []
-        stamps = [sink.stamp for sink in reader.every_sink()]
+        stamps = [each.stamp for each in reader.every_sink()]
         assert min(stamps) > -(2**62), "what everybody has told has a time, also if all have ended"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(400)
+def test_a_new_checkpoint_takes_what_has_come_since(tmp_path: Path) -> None:
+    """All that was complete was removed. Then shards go on, and one that was empty begins, with old times."""
+    (tmp_path / "log").mkdir()
+    log, count, city = DiskLog(tmp_path / "log"), itertools.count(), City(3)
+    log.begin(shard_of("newcomer"))
+    rounds = city.rounds(lambda: next(count) == ROUNDS)
+    for rows in itertools.islice(rounds, ROUNDS // 2):
+        assert shard_of("newcomer") not in rows
+        log.append(rows)
+    store = run_once(tmp_path, "first", "--remove-results-after", "0")
+    with closing(open_store(store).reader()) as reader:
+        removed = log.told.sink_tuples.keys() - {each.id for each in reader.every_sink()}
+    assert removed
+    newcomer = city.joined_by("newcomer", document(source("readings"), sink("alerts", "readings")))
+    for ts in range(5):
+        newcomer.deliver("alerts", ts, newcomer.source("readings", ts))
+    newcomer.end()
+    newcomer.leave()
+    for rows in rounds:
+        log.append(rows)
+    log.close()
+    run_once(tmp_path, "second")
+    with closing(open_store(store).reader()) as reader:
+        found = {each.id for each in reader.every_sink() if each.label_stamp is not None}
+        assert found == log.told.sink_tuples.keys() - removed
+        for each in found:
+            assert {edge.id for edge in reader.backward(each)} == set(log.told.resolve(each).sources)
+            assert reader.payload(each) is not None
+
+
+def run_once(folder: Path, name: str, *options: str) -> str:
+    """A job with a checkpoint of its own; returns the store, which is the same for all."""
+    job = SparkService(folder, folder / "log", "--once", *options, name=name)
+    assert subprocess.run(job.command(), stderr=subprocess.DEVNULL, timeout=200, check=False).returncode == 0
+    return job.store
