@@ -22,13 +22,14 @@ from spark_jobs.log_source import Log, LogStream, LogUnreadable, furthest, log_s
 from spark_jobs.pipeline import Pipeline
 from spark_jobs.placement import Placement
 from spark_jobs.progress import Progress, serve
-from spark_jobs.session import SessionOptions, start_session, stop_session
+from spark_jobs.session import SessionFailed, SessionOptions, start_session, stop_session
 from spark_jobs.sink import GraphSink, GraphWriter
 
 _LOG = logging.getLogger(__name__)
 _LOOK_S = 1
 _TELL_S = 5.0
 _LAST_BATCH_S = 10.0
+_LOST_PROCESS = "Broken pipe|Connection (reset|refused)|Python worker (exited|failed|crashed)|SocketException"
 _OF_SPARK = ("py4j.", "java.", "javax.", "scala.", "org.")
 
 
@@ -75,7 +76,13 @@ class Job:
         self._listen()
         with opened(options.checkpoint, options.settings, start) as checkpoint:
             checkpoint.belongs_to(self._writer.last_batch)
-            spark = start_session(options.session, checkpoint)
+            try:
+                spark = start_session(options.session, checkpoint)
+            except (SessionFailed, KeyboardInterrupt) as error:  # of signals, Spark may hear first
+                if isinstance(error, SessionFailed) and not self._stopping.is_set():
+                    raise
+                _LOG.info("spark was stopped before it had started")
+                return
             try:
                 self._listen()  # Spark has taken SIGINT for itself
                 self.stream(spark, checkpoint)
@@ -187,4 +194,6 @@ def _reason(error: PySparkException, sink: GraphSink) -> str:
     of_java = [each for each in raised if not each.startswith("py4j.")]
     causes = of_java or re.findall(r"^Caused by: (.+)$", text, re.MULTILINE) or text.strip().splitlines()[:1]
     said = re.sub(r"^\[STREAM_FAILED\].* terminated with exception: |\s*SQLSTATE: \w+", "", causes[-1])
+    if re.search(_LOST_PROCESS, said):
+        return f"one of Spark's processes has ended ({said}): start the job again, it goes on where it was"
     return f"Spark: {said} (if files of the checkpoint are damaged or gone, a new --checkpoint folder replays the log)"

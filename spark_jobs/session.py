@@ -108,12 +108,12 @@ def start_session(options: SessionOptions, checkpoint: Checkpoint) -> SparkSessi
                 conf, popen_kwargs={"pass_fds": (checkpoint.lock,), **output}
             )
             context = SparkContext(conf=conf, gateway=gateway)
+            context.setLogLevel("ERROR")
+            return SparkSession(context)
         except (PySparkRuntimeError, Py4JError, OSError) as error:
             why = _why(error, checkpoint)
             _end_jvm()
             raise SessionFailed(f"Spark did not start: {why}") from error
-    context.setLogLevel("ERROR")
-    return SparkSession(context)
 
 
 def _hush() -> None:

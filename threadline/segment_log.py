@@ -44,5 +44,8 @@ class SegmentLog:
 def _unreadable() -> Iterator[None]:
     try:
         yield
+    except files.SegmentRemoved as error:
+        way_out = "a new --checkpoint folder begins with what is left"
+        raise LogUnreadable(f"the log cannot be read: {error}: {way_out}") from error
     except (files.LogError, OSError) as error:
-        raise LogUnreadable(f"the log cannot be read: {error}") from error
+        raise LogUnreadable(f"the log cannot be read: {error}; `threadline log verify` says more") from error

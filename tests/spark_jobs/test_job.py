@@ -29,7 +29,7 @@ from spark_jobs.checkpoint import Checkpoint, opened
 from spark_jobs.job import Job, JobFailed, JobOptions
 from spark_jobs.log_source import passed
 from spark_jobs.placement import Placement, hash_of
-from spark_jobs.session import SessionOptions, start_session, stop_session
+from spark_jobs.session import SessionFailed, SessionOptions, start_session, stop_session
 from spark_jobs.sink import GraphSink
 from tests.collector.log.batches import NextSeqs, batch
 from tests.spark_jobs.counting import POISON, CountedBatch, counting
@@ -215,7 +215,8 @@ def _a_removed_segment_is_said_in_one_line(fixture: Fixture) -> None:
     for _ in range(2):
         fixture.append(6, 1)
     remove_segments(fixture.log, 6, FilePosition(3, 0))
-    with pytest.raises(JobFailed, match=r"\Athe log cannot be read: .*segment 1 has been removed, the oldest is \d\Z"):
+    said = r"the log cannot be read: .*segment 1 has been removed, the oldest is \d: a new --checkpoint folder begins"
+    with pytest.raises(JobFailed, match=rf"\A{said} with what is left\Z"):
         fixture.run()
 
 
@@ -246,3 +247,52 @@ def test_a_store_that_fails_while_the_job_stops_is_a_failure(tmp_path: Path, fai
         no_spark: Any = None
         with pytest.raises(JobFailed, match="the disk is full") if failure else nullcontext():
             job.stream(no_spark, checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (
+            "java.io.IOException: Broken pipe",
+            r"\Aone of Spark's processes has ended \(java.*pipe\): start the job again",
+        ),
+        ("org.apache.spark.SparkException: Python worker exited unexpectedly", r"\Aone of Spark's processes has ended"),
+        ("java.io.EOFException: a file of the state", r"\ASpark: .*a new --checkpoint folder replays the log"),
+    ],
+)
+def test_only_damage_is_a_reason_for_a_new_checkpoint(tmp_path: Path, said: str, words: str) -> None:
+    class Failing(Job):
+        def _started(self, spark: SparkSession, checkpoint: Checkpoint, sink: GraphSink) -> NoReturn:
+            raise PySparkException(
+                f"[STREAM_FAILED] Query terminated with exception: Job aborted\n{said}\n\tat Some.java"
+            )
+
+    with opened(tmp_path, SETTINGS, {}) as checkpoint:
+        options = JobOptions(checkpoint.folder, PLACEMENT, SETTINGS)
+        job = Failing(options, counting(PLACEMENT, []), SegmentLog(tmp_path), ListWriter(), threading.Event())
+        no_spark: Any = None
+        with pytest.raises(JobFailed, match=words):
+            job.stream(no_spark, checkpoint)
+
+
+@pytest.mark.parametrize("is_stopping", [True, False])
+@pytest.mark.parametrize("error", [SessionFailed("Spark did not start"), KeyboardInterrupt()])
+def test_a_job_that_is_told_to_stop_while_spark_starts_has_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, is_stopping: bool
+) -> None:
+    """The same signal may have ended Spark's process, and Spark takes SIGINT for itself while it starts."""
+    stopping = threading.Event()
+
+    def start_session(*_: object) -> NoReturn:
+        if is_stopping:
+            stopping.set()
+        raise error
+
+    monkeypatch.setattr("spark_jobs.job.start_session", start_session)
+    (tmp_path / "log").mkdir()
+    options = JobOptions(tmp_path / "checkpoint", PLACEMENT, SETTINGS)
+    job = Job(options, counting(PLACEMENT, []), SegmentLog(tmp_path / "log"), ListWriter(), stopping)
+    monkeypatch.setattr(job, "_listen", lambda: None)
+    is_failure = isinstance(error, SessionFailed) and not is_stopping
+    with pytest.raises(SessionFailed) if is_failure else nullcontext():
+        job.run()
