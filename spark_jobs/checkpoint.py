@@ -24,7 +24,7 @@ from typing import Any
 _FORMAT = 2
 _MANIFEST = "threadline.json"
 _OF_SPARK = {"metadata", "offsets", "commits"}
-_BEFORE_IT_BEGINS = {"lock", "scratch", "spark.log", "spark.log.before", f"{_MANIFEST}.new"}
+_BEFORE_IT_BEGINS = {"lock", "scratch", "spark.log", "spark.log.before", f"{_MANIFEST}.new", "lost+found"}
 _WAIT_S = 10.0  # for a JVM whose driver was killed
 _WAY_OUT = "or take a new --checkpoint folder: it replays the log, and the store skips what it knows"
 _OF_THE_GRAPH = ("algorithm", "levels")

@@ -31,6 +31,7 @@ def begin(folder: Path) -> None:
 
 
 def test_it_begins_where_it_first_began(tmp_path: Path) -> None:
+    (tmp_path / "new" / "lost+found").mkdir(parents=True)  # a disk of its own
     assert made_with(tmp_path / "new") == {}
     begin(tmp_path / "new")
     assert open_once(tmp_path / "new", start={"0": [9, 0], "1": [1, 0]}) == START
