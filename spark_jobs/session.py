@@ -113,7 +113,7 @@ def start_session(options: SessionOptions, checkpoint: Checkpoint) -> SparkSessi
         except (PySparkRuntimeError, Py4JError, OSError) as error:
             why = _why(error, checkpoint)
             _end_jvm()
-            raise SessionFailed(f"Spark did not start: {why}") from error
+            raise SessionFailed(f"Spark did not start: {why} ({checkpoint.spark_log} may say more)") from error
 
 
 def _hush() -> None:
