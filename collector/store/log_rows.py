@@ -85,7 +85,7 @@ class LogRows:
 
     def refuse(self, row: Row, error: Exception) -> None:
         """Keep a row that cannot be read, once."""
-        if self._is_told(row):
+        if self.is_told(row):
             return
         reason = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
         found = self._db.execute(
@@ -113,7 +113,7 @@ class LogRows:
             self._starts[key] = int(number)
         return int(number)
 
-    def _is_told(self, row: Row) -> bool:
+    def is_told(self, row: Row) -> bool:
         """Whether another query has told it: then it is here, or was removed."""
         return self._replay is not None and self._replay.is_told(row.agent)
 
@@ -196,7 +196,7 @@ class LogRows:
     def _keep(self, row: Row) -> None:
         """Late and skipped tuples, sketches: as they are, for whoever asks."""
         self.start_of(row)
-        if self._is_told(row):
+        if self.is_told(row):
             return
         records = len(_decoded(row))
         found = self._db.execute(
@@ -208,7 +208,7 @@ class LogRows:
     def _pass_over(self, row: Row) -> None:
         """What agents tell each other's records by: nobody asks the store for it."""
         self.start_of(row)
-        self.counts["received_rows"] += not self._is_told(row)
+        self.counts["received_rows"] += not self.is_told(row)
 
 
 def _decoded(row: Row) -> list[Any]:

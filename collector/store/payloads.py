@@ -15,7 +15,6 @@ from collector.store.errors import StoreUnusable
 from collector.store.log_rows import LogRows
 from collector.store.packing import groups_of
 from collector.store.pages import PAGE_BITS
-from collector.store.replay import Replay
 from protocol.chunks import Numbers, cloud_ids, read_payloads
 from protocol.ids import StreamId
 from protocol.row import Row
@@ -74,13 +73,14 @@ def _pass_tables(reader: Reader, data: bytes, named: bytes) -> None:
         del _tables[next(iter(_tables))]
 
 
-def add_payloads(db: sqlite3.Connection, log: LogRows, rows: Sequence[Row], replay: Replay | None) -> None:
-    """Keep rows of payloads; `log` numbers the starts of agents that they are of, and takes what cannot be read."""
+def add_payloads(db: sqlite3.Connection, log: LogRows, rows: Sequence[Row]) -> None:
+    """Keep rows of payloads; `log` numbers the starts of agents that they are of, knows what was told, and takes what
+    cannot be read."""
     (first,) = db.execute("SELECT coalesce(max(number), 0) + 1 FROM payloads").fetchone()
     kept: list[tuple[int, int, int, int, int, bytes]] = []
     ids: list[Numbers] = []
     for row in rows:
-        if replay and replay.is_told(row.agent):
+        if log.is_told(row):
             log.start_of(row)
             continue
         try:

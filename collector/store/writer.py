@@ -142,7 +142,7 @@ class StoreWriter:
             counts: Counter[str] = Counter(batches=1)
             rows = LogRows(self._db, now_ms, replay)
             rows.write([row for row in batch.rows if row.kind != Kind.PAYLOAD])
-            add_payloads(self._db, rows, [row for row in batch.rows if row.kind == Kind.PAYLOAD], replay)
+            add_payloads(self._db, rows, [row for row in batch.rows if row.kind == Kind.PAYLOAD])
             rows.finish()
             counts.update(rows.counts)
             counts["deliveries"] = add_deliveries(self._tables, batch.sent, query, replay)
