@@ -214,6 +214,7 @@ def _send(arguments: argparse.Namespace, signals: Signals) -> int:
 
     from edge_agent.background import Background
     from edge_agent.config import ConfigError, load_settings
+    from edge_agent.interruptible import interruptible
     from edge_agent.siblings import NoSpool, send_left, spools
 
     try:
@@ -240,7 +241,8 @@ def _send(arguments: argparse.Namespace, signals: Signals) -> int:
     # On a thread of its own: a signal must not cut an agent off in the middle of its start or its end.
     Background(target=send, name="send", daemon=True).start()
     try:
-        over.wait()
+        with interruptible():
+            over.wait()
     except Signalled as stopped:
         signals.caught()
         _say(f"stopped by {signal.Signals(stopped.number).name}")

@@ -12,6 +12,7 @@ from edge_agent.app_file import App
 from edge_agent.config import Settings
 from edge_agent.garbage import collect_seldom
 from edge_agent.home import at_home
+from edge_agent.interruptible import interruptible
 from edge_agent.plan_run import PlanRun
 
 _LOG = logging.getLogger(__name__)
@@ -45,8 +46,9 @@ class ConnectedRun:
             threading.Thread(target=self._run_plan, args=(self._running,), name="plan", daemon=True).start()
         if self._main is not None:
             self._main(agent)
-        while self._running is not None and not self._over.wait(_LOOK_S):
-            pass  # a signal may have gone to another thread, and would not wake this one
+        with interruptible():
+            while self._running is not None and not self._over.wait(_LOOK_S):
+                pass  # a signal may have gone to another thread, and would not wake this one
         if self._error is not None:
             raise self._error
         agent.check()

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
+from edge_agent.interruptible import interruptible
 from edge_agent.stream.builder import Items, Plan
 from edge_agent.stream.engine import Engine
 from edge_agent.stream.errors import StreamError, shown
@@ -181,7 +182,7 @@ class Feeder:
         """Feed until all sources have ended."""
         while self.running:
             if not self.feed():
-                with self._arrival:
+                with interruptible(), self._arrival:
                     self._arrival.wait_for(lambda: self.ready)
 
     def feed(self) -> bool:
