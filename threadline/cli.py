@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
-from protocol.address import parse_address
+from threadline.terminal import address, fail, print_line
 
 _MOST_HOURS = 24 * 366 * 1000  # that somebody may mean
 
@@ -33,30 +32,6 @@ def main(
         level=logging.DEBUG if verbose else logging.INFO,
         format="%(asctime)s %(levelname)s %(message)s",
     )
-
-
-def _fail(text: str) -> NoReturn:
-    typer.echo(f"threadline: {text}", err=True)
-    raise typer.Exit(2)
-
-
-def _print(line: str) -> None:
-    """A line of what was asked for. That nobody wants more of it is no error, but that it cannot be written is."""
-    try:
-        typer.echo(line)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or else Python tries again at its end
-        typer.echo(f"threadline: the output cannot be written: {error.strerror}", err=True)
-        raise typer.Exit(1) from None
-
-
-def _address(option: str, text: str, least_port: int = 0) -> tuple[str, int]:
-    try:
-        return parse_address(text, least_port)
-    except ValueError as error:
-        _fail(f"{option} {error}")
 
 
 @app.command()
@@ -94,26 +69,26 @@ def gateway(
     from broker.mqtt_connection import Broker
     from broker.server import CannotListen, GatewayServer, ServerOptions, is_loopback
 
-    listen_at = _address("--listen", listen)
+    listen_at = address("--listen", listen)
     try:
         if not is_loopback(listen_at) and not open_:
-            _fail(
+            fail(
                 f"--listen {listen} can be reached by other machines, and devices are not authenticated: "
                 "say --open if that is what you want"
             )
     except CannotListen as error:
-        _fail(str(error))
+        fail(str(error))
     if mqtt_version not in ("5", "3.1.1"):
-        _fail(f"--mqtt-version {mqtt_version} is neither 5 nor 3.1.1")
-    host, port = _address("--mqtt", mqtt, least_port=1)
+        fail(f"--mqtt-version {mqtt_version} is neither 5 nor 3.1.1")
+    host, port = address("--mqtt", mqtt, least_port=1)
 
     async def serve() -> None:
         options = ServerOptions(
             listen=listen_at,
             broker=Broker(host, port, version=5 if mqtt_version == "5" else 3),
             state=state,
-            metrics=_address("--metrics", metrics) if metrics else None,
-            advertise=_address("--advertise", advertise, least_port=1) if advertise else None,
+            metrics=address("--metrics", metrics) if metrics else None,
+            advertise=address("--advertise", advertise, least_port=1) if advertise else None,
             config=GatewayConfig(
                 gateway_id=gateway_id,
                 predefined=PredefinedTopics.load(predefined) if predefined else PredefinedTopics(),
@@ -127,7 +102,7 @@ def gateway(
     try:
         asyncio.run(serve())
     except (ConfigError, StateUnusable, CannotListen) as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 @app.command()
@@ -150,14 +125,14 @@ def translate(
     try:
         wanted = parse_shards(shards, SHARDS)
     except ValueError as error:
-        _fail(f"--shards {error}")
+        fail(f"--shards {error}")
     options = TranslatorOptions(
-        mqtt=_address("--mqtt", mqtt, least_port=1),
+        mqtt=address("--mqtt", mqtt, least_port=1),
         log=log,
         shards=wanted,
         commit_s=commit_ms / 1000,
         retire_after_s=retire_after,
-        metrics=_address("--metrics", metrics) if metrics else None,
+        metrics=address("--metrics", metrics) if metrics else None,
     )
 
     async def run() -> None:
@@ -166,7 +141,7 @@ def translate(
     try:
         asyncio.run(run())
     except (RegistryError, CannotServe, OSError) as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 @app.command()
@@ -214,11 +189,11 @@ def spark(
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("pyspark", "pyarrow", "numpy"):
             raise
-        _fail(f"{error.name} is not installed: install threadline[spark]")
+        fail(f"{error.name} is not installed: install threadline[spark]")
     try:
         trigger_s = parse_duration_s(trigger)
     except ValueError as error:
-        _fail(f"--trigger {error}")
+        fail(f"--trigger {error}")
     options = SparkOptions(
         log=log,
         store=store,
@@ -234,7 +209,7 @@ def spark(
         most_rows=max_rows,
         most_bytes=max_bytes,
         driver_memory=driver_memory,
-        metrics=_address("--metrics", metrics) if metrics else None,
+        metrics=address("--metrics", metrics) if metrics else None,
         remove_segments_after_s=None if remove_segments_after is None else remove_segments_after * 3600,
         remove_results_after_s=None if remove_results_after is None else remove_results_after * 3600,
         once=once,
@@ -264,9 +239,9 @@ def dump(
 
     try:
         for line in lines(folder, agent, kind or [], limit):
-            _print(line)
+            print_line(line)
     except (LogError, ValueError) as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 @log_app.command()
@@ -279,9 +254,9 @@ def verify(folder: Annotated[Path, typer.Argument(help="Folder of the log.")]) -
     try:
         for line, is_fault in check(folder):
             faults += is_fault
-            _print(line)
+            print_line(line)
     except (LogError, ValueError) as error:
-        _fail(str(error))
+        fail(str(error))
     raise typer.Exit(1 if faults else 0)
 
 
@@ -301,5 +276,5 @@ def demo(
     try:
         failures = run(embedded, with_spark=not without_spark)
     except ServiceFailed as error:
-        _fail(str(error))
+        fail(str(error))
     raise typer.Exit(1 if failures else 0)
