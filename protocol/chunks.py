@@ -6,7 +6,7 @@ needs NumPy.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -166,19 +166,13 @@ def payload_section(data: bytes) -> tuple[Kind, bytes]:
     return Kind(data[0]), reader.take(reader.left)
 
 
-def read_payloads(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Ids and values of tuples."""
-    ids, section = _tuples(data)
-    for place, each in enumerate(ids.tolist()):
-        yield each, section.payloads[place]
-
-
 def payload_ids(data: bytes) -> Numbers:
     """Ids of the tuples of which `pack_payloads` was given the values."""
-    return _tuples(data)[0]
+    return read_tuples(data)[0]
 
 
-def _tuples(data: bytes) -> tuple[Numbers, TupleColumns]:
+def read_tuples(data: bytes) -> tuple[Numbers, TupleColumns]:
+    """Ids of the tuples of which `pack_payloads` was given the values, and all that was said of them."""
     reader = Reader(data, 1)
     numbers = np.frombuffer(reader.take(8 * reader.varint(MOST_NAMES)), "<i8")
     kind, raw = payload_section(data)

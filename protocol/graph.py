@@ -118,8 +118,9 @@ class GraphBatch:
     source_labels: Numbers = field(default_factory=no_numbers)
     late: LateEdges = field(default_factory=LateEdges)
     lost: LostOrigins = field(default_factory=LostOrigins)
-    sent: list[DeliveryChunk] = field(default_factory=list)
-    """Deliveries of Sends: intermediate tuples with their direct origins."""
+    deliveries: list[DeliveryChunk] = field(default_factory=list)
+    """With their direct origins: those of Sends, which are intermediate tuples, and those of sinks that came from such.
+    Those of a chunk are of one shard."""
     rows: list[Row] = field(default_factory=list)
     """Everything else that the log says, for the store alone: names of streams, plans, payloads, status, captured
     events, progress, gaps, ends."""

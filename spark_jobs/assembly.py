@@ -28,8 +28,8 @@ def assemble(query: str, batch: int, chunks: Sequence[Chunk]) -> GraphBatch:
     made.source_labels = labels[0] if labels else no_numbers()
     made.late = LateEdges(*(_sorted(chunks, Kind.LATE, 1, 0) or ()))
     made.lost = LostOrigins(*(_sorted(chunks, Kind.LOST, 1, 0) or ()))
-    for data in sorted(chunk.data for chunk in chunks if chunk.kind == Kind.INTERMEDIATE):
-        made.sent.append(_deliveries(data))
+    for data in sorted(chunk.data for chunk in chunks if chunk.kind == Kind.DELIVERED):
+        made.deliveries.append(_deliveries(data))
     for data in sorted(chunk.data for chunk in chunks if chunk.kind == Kind.ROWS):
         made.rows += read_rows(data)
     return made
@@ -44,8 +44,8 @@ def _sorted(chunks: Sequence[Chunk], kind: Kind, *by: int) -> Columns | None:
 
 
 def _deliveries(data: bytes) -> DeliveryChunk:
-    ids, times, part, counts, origins, origin_times, remote = unpack(data)
-    return DeliveryChunk(ids, times, counts.astype("<i4"), part, np.ones(len(ids), "u1"), origins, origin_times, remote)
+    ids, times, part, counts, origins, origin_times, remote, sent = unpack(data)
+    return DeliveryChunk(ids, times, counts.astype("<i4"), part, sent, origins, origin_times, remote)
 
 
 @dataclass(slots=True)

@@ -39,8 +39,8 @@ class Kind(IntEnum):
 
     ROWS = 16
     """Rows of the log that only the store wants."""
-    INTERMEDIATE = 17
-    """Deliveries of Sends, for the store."""
+    DELIVERED = 17
+    """Deliveries with their direct origins, for the store: those of Sends, and those of sinks that came from them."""
     NEW_SINK = 18
     NEW_SOURCE = 19
     NEW_EDGE = 20

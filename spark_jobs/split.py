@@ -8,9 +8,10 @@ bucket takes part in every micro-batch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from protocol.chunks import SEQ_BITS, DeliveryChunk, Numbers, pack, read_deliveries, read_progress, unpack
 from protocol.ids import StreamId
@@ -140,8 +141,12 @@ def _split_deliveries(shard: int, deliveries: list[DeliveryChunk], buckets: int)
     counts = every["count"].astype("<i8")
     table = [every["id"], every["ts"], every["part"], counts, every["origin_id"], every["origin_ts"], every["remote"]]
     is_sent = every["sent"] == 1
+    kept = np.flatnonzero(is_sent | _is_indirect(every["part"], counts, every["remote"]))
+    if len(kept):
+        told = pack([*SENT.take(table, kept), every["sent"][kept]])
+        yield Chunk(Kind.DELIVERED, shard % buckets, told)
     if is_sent.any():
-        yield from _split_sent(shard, SENT.take(table, np.flatnonzero(is_sent)), buckets)
+        yield from _split_sent(SENT.take(table, np.flatnonzero(is_sent)), buckets)
         table = SENT.take(table, np.flatnonzero(~is_sent))
     ids, times, part, counts, origins, origin_times, remote = table
     if len(ids):
@@ -158,8 +163,14 @@ def _split_deliveries(shard: int, deliveries: list[DeliveryChunk], buckets: int)
         yield from by_bucket(Kind.EDGE, columns[2], [*columns, np.zeros(len(columns[0]), "u1")], buckets)
 
 
-def _split_sent(shard: int, table: Columns, buckets: int) -> Iterator[Chunk]:
-    yield Chunk(Kind.INTERMEDIATE, shard % buckets, pack(table))
+def _is_indirect(part: Numbers, counts: Numbers, remote: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which deliveries may have come from sent tuples: one that is told in parts may have done so in another part."""
+    row_of = np.repeat(np.arange(len(counts)), counts)
+    found: NDArray[np.bool_] = (part != 0) | (np.bincount(row_of[remote == 1], minlength=len(counts)) > 0)
+    return found
+
+
+def _split_sent(table: Columns, buckets: int) -> Iterator[Chunk]:
     of = bucket_of(table[0], buckets)
     for bucket in range(buckets):
         rows = np.flatnonzero(of == bucket)

@@ -14,7 +14,7 @@ from typing import TypeVar
 import typer
 
 from collector.store import StoreReader, open_store
-from collector.store.reader import Source
+from collector.store.vertices import Source
 from edge_agent import stream
 from edge_agent.queries import linear_road, linear_road_accidents, linear_road_stopped
 from protocol.chunks import SEQ_BITS
@@ -130,8 +130,8 @@ class GraphScenes:
 
 def _sinks(reader: StoreReader, agent: str, name: str) -> list[tuple[int, int]]:
     """The sink tuples of a stream, and their times, if they are complete: what a tuple came from may be told later."""
-    numbers = [each.number for each in reader.streams() if (each.agent, each.name) == (agent, name)]
-    found = [sink for number in numbers for sink in reader.sinks(stream=number, limit=10_000)]
+    numbers = [each.number for each in reader.streams(agent=agent, name=name)]
+    found = reader.sinks(streams=numbers, limit=10_000)
     return [(sink.id, sink.ts) for sink in found if sink.label_stamp is not None]
 
 

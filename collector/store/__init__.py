@@ -9,6 +9,7 @@ from collector.store.errors import (
     StoreMissing,
     StoreUnavailable,
     StoreUnusable,
+    TooSlow,
 )
 from collector.store.feed import Change, ChangeKind, Cursor
 from collector.store.opening import Store, open_store
@@ -32,6 +33,7 @@ __all__ = [
     "StoreUnavailable",
     "StoreUnusable",
     "StoreWriter",
+    "TooSlow",
     "Written",
     "open_store",
 ]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from collector.store.errors import StoreError, StoreMissing, StoreUnavailable, StoreUnusable
+from collector.store.errors import StoreError, StoreMissing, StoreUnavailable, StoreUnusable, TooSlow
 from collector.store.schema import STEPS, migrate, version_of
 
 _PAGE_BYTES = 8192  # blobs are large
@@ -33,6 +33,8 @@ def errors_told(path: Path) -> Iterator[None]:
     except StoreError:
         raise
     except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
+            raise TooSlow("the answer takes too long") from error
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the rest is detail
         if code == sqlite3.SQLITE_CORRUPT:
             raise StoreUnusable(

@@ -33,3 +33,7 @@ class StoreUnavailable(StoreError):
 
 class CursorExpired(StoreError):
     """Retention has removed changes that this reader of the feed has not seen: it has to begin anew."""
+
+
+class TooSlow(StoreError):
+    """An answer would have taken longer than whoever asks has time for."""

@@ -44,7 +44,9 @@ _OTHER_STREAM = _STREAM.format("epoch IS NULL")
 _PLAN = "UPDATE starts SET plan=?, plan_seen_ms=? WHERE number=? AND plan IS NULL"
 _PROGRESS = """INSERT INTO progress VALUES (?,?,?,?) ON CONFLICT (stream)
 DO UPDATE SET watermark=excluded.watermark, hold=excluded.hold, seq=excluded.seq WHERE excluded.seq >= seq"""
-_STATUS = "UPDATE starts SET status=?, status_seq=?, clock_ms=? WHERE number=? AND coalesce(status_seq, -1) <= ?"
+_STATUS = """UPDATE starts SET status=?1, status_seq=?2, clock_ms=?3,
+status_seen_ms=CASE WHEN coalesce(status_seq, -1) < ?2 THEN ?4 ELSE status_seen_ms END
+WHERE number=?5 AND coalesce(status_seq, -1) <= ?2"""
 _SEEN = "UPDATE starts SET last_seq=?, last_seen_ms=? WHERE number=? AND coalesce(last_seq, -1) < ?"
 
 
@@ -166,7 +168,7 @@ class LogRows:
     def _status(self, row: Row) -> None:
         start = self.start_of(row)
         for status in _decoded(row):
-            values = (as_json(as_dict(status)), row.seq, status.clock_ms, start, row.seq)
+            values = (as_json(as_dict(status)), row.seq, status.clock_ms, self._now_ms, start)
             self._db.execute(_STATUS, values)
 
     def _events(self, row: Row) -> None:
@@ -177,8 +179,8 @@ class LogRows:
             self.start_of(row)
         for gap in _decoded(row):
             found = self._db.execute(
-                "INSERT OR IGNORE INTO gaps (agent, nonce, seq, reason, detail) VALUES (?,?,?,?,?)",
-                (row.agent, signed(row.nonce), row.seq, gap.reason, as_json(as_dict(gap))),
+                "INSERT OR IGNORE INTO gaps (agent, nonce, seq, reason, detail, seen_ms) VALUES (?,?,?,?,?,?)",
+                (row.agent, signed(row.nonce), row.seq, gap.reason, as_json(as_dict(gap)), self._now_ms),
             )
             self.counts["gaps"] += found.rowcount
 

@@ -6,7 +6,9 @@ Only the head of a section is read, its ids and times: values are unpacked when 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +17,7 @@ from collector.store.errors import StoreUnusable
 from collector.store.log_rows import LogRows
 from collector.store.packing import groups_of
 from collector.store.pages import PAGE_BITS
-from protocol.chunks import Numbers, cloud_ids, read_payloads
+from protocol.chunks import Numbers, cloud_ids, read_tuples
 from protocol.ids import StreamId
 from protocol.row import Row
 from protocol.wire.columns import Reader
@@ -24,14 +26,16 @@ from protocol.wire.sections import MOST_NAMES, MOST_RECORDS, Kind, read_seqs, re
 
 _OWN = StreamId("", 0, "")
 MOST_TABLES = 4096
+MOST_SECTIONS = 256
 _KINDS = (Kind.SOURCE, Kind.DELIVERY, Kind.ASSERTION)
 
 
 class Payload(NamedTuple):
-    """What a tuple said, and in which kind of record."""
+    """What a tuple said and when, and in which kind of record."""
 
     kind: Kind
     value: Any
+    ts: int
 
 
 class _Head(NamedTuple):
@@ -109,20 +113,60 @@ def _add_places(db: sqlite3.Connection, ids: Numbers, numbers: Numbers) -> None:
     db.executemany("INSERT INTO payload_places VALUES (?,?,?,?)", zip(*[each.tolist() for each in found], strict=True))
 
 
-def find_payload(db: sqlite3.Connection, tuple_id: int) -> Payload | None:
-    """What a tuple said, None if the store does not know."""
-    query = (
-        "SELECT data FROM payload_places JOIN payloads ON number = payload"
-        " WHERE page=? AND first<=? AND last>=? ORDER BY number"
-    )
-    for (data,) in db.execute(query, (tuple_id >> PAGE_BITS, tuple_id, tuple_id)).fetchall():
-        try:
-            for each, value in read_payloads(data):
-                if each == tuple_id:
-                    return Payload(Kind(data[0]), value)
-        except MalformedBatch as error:
-            raise StoreUnusable(f"the payload of tuple {tuple_id} cannot be read: {error}") from error
-    return None
+class Payloads:
+    """Finds what tuples said. Sections that were read last are remembered: neighbours are asked for together."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._sections: dict[tuple[int, int, int], _Section] = {}
+
+    def find(self, ids: Iterable[int]) -> dict[int, Payload]:
+        """Of these tuples those of which the store knows it."""
+        wanted = sorted(ids)
+        found: dict[int, Payload] = {}
+        for page, of_page in groupby(wanted, lambda each: each >> PAGE_BITS):
+            self._find_in(page, list(of_page), found)
+        return found
+
+    def _find_in(self, page: int, wanted: list[int], found: dict[int, Payload]) -> None:
+        query = (
+            "SELECT first, last, number, start, seq FROM payload_places JOIN payloads ON number = payload"
+            " WHERE page=? AND first<=? AND last>=? ORDER BY number"
+        )
+        for first, last, *name in self._db.execute(query, (page, wanted[-1], wanted[0])).fetchall():
+            within = wanted[bisect_left(wanted, first) : bisect_right(wanted, last)]
+            missing = [each for each in within if each not in found]
+            if not missing:
+                continue
+            try:
+                section = self._section((name[0], name[1], name[2]))
+                found |= {each: section.payload(each) for each in missing if each in section.places}
+            except MalformedBatch as error:
+                raise StoreUnusable(f"payload {name[0]} cannot be read: {error}") from error
+
+    def _section(self, name: tuple[int, int, int]) -> _Section:
+        """A row by its number and, as numbers are given again, whose batch it is of."""
+        section = self._sections.pop(name, None)
+        if section is None:
+            (data,) = self._db.execute("SELECT data FROM payloads WHERE number=?", name[:1]).fetchone()
+            section = _Section(data)
+        self._sections[name] = section
+        while len(self._sections) > MOST_SECTIONS:
+            del self._sections[next(iter(self._sections))]
+        return section
+
+
+class _Section:
+    """A row of payloads, of which values are unpacked one by one."""
+
+    def __init__(self, data: bytes) -> None:
+        self._kind = Kind(data[0])
+        ids, self._columns = read_tuples(data)
+        self.places = {each: place for place, each in reversed(list(enumerate(ids.tolist())))}
+
+    def payload(self, tuple_id: int) -> Payload:
+        place = self.places[tuple_id]
+        return Payload(self._kind, self._columns.payloads[place], self._columns.ts[place])
 
 
 def remove_payloads(db: sqlite3.Connection, numbers: Sequence[int]) -> int:

@@ -4,13 +4,40 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple
+from time import monotonic
+from typing import Any, NamedTuple, cast
 
 from collector.store.connection import errors_told, transaction
+from collector.store.errors import TooSlow
 from collector.store.schema import unsigned
+from protocol.ids import StreamId
+from protocol.records import BEGINNING, END_OF_TIME
+from protocol.wire.sections import Kind, decode_section
+
+_STEPS_BETWEEN_LOOKS = 20_000  # of SQLite's machine: about a millisecond
+
+
+class Span(NamedTuple):
+    """From one time to another, both of which belong to it."""
+
+    first_ms: int
+    last_ms: int
+
+
+EVER = Span(BEGINNING, END_OF_TIME)
+
+
+class StreamName(NamedTuple):
+    """Whose stream it is, and what it is called; `epoch` is None as long as only others have named it."""
+
+    agent: str
+    nonce: int
+    epoch: int | None
+    name: str
 
 
 class Stream(NamedTuple):
@@ -23,10 +50,12 @@ class Stream(NamedTuple):
     name: str
     watermark: int | None
     hold: int | None
+    last_seen_ms: int | None
+    """When its agent was last heard; None if only others have named it."""
 
 
-class Agent(NamedTuple):
-    """An agent, as of the start that was heard last."""
+class Start(NamedTuple):
+    """A start of an agent."""
 
     name: str
     nonce: int
@@ -37,12 +66,27 @@ class Agent(NamedTuple):
     """`running`, `ended`, or `retired`: silent for so long that nobody waits for it."""
     end_ts: int | None
     clock_ms: int | None
+    """The device's own time when it told its last status, which was stored at `status_seen_ms`."""
+    status_seen_ms: int | None
     status: dict[str, Any] | None
+
+
+_START = (
+    "SELECT agent, nonce, epoch, last_seq, last_seen_ms,"
+    " CASE WHEN ended THEN 'ended' WHEN retired_at > coalesce(last_seq, -1) THEN 'retired' ELSE 'running' END,"
+    " end_ts, clock_ms, status_seen_ms, status FROM starts"
+)
+
+
+def _start(row: tuple[Any, ...]) -> Start:
+    name, nonce, *rest, status = row
+    return Start(name, unsigned(nonce), *rest, status and json.loads(status))  # type: ignore[call-arg]
 
 
 class Plan(NamedTuple):
     """The plan of one start of an agent, as JSON."""
 
+    number: int
     agent: str
     nonce: int
     epoch: int | None
@@ -53,21 +97,36 @@ class Plan(NamedTuple):
 class Gap(NamedTuple):
     """What will never come, and why; `agent` is empty where the log itself has lost something."""
 
+    number: int
     agent: str
     nonce: int
     seq: int
     reason: str
     detail: dict[str, Any]
+    seen_ms: int
 
 
 class Refused(NamedTuple):
     """A row of the log that could not be read."""
 
+    number: int
     agent: str
     nonce: int
     seq: int
     kind: int
     reason: str
+    seen_ms: int
+
+
+class Kept(NamedTuple):
+    """Records of one batch that are in no result."""
+
+    number: int
+    agent: str
+    nonce: int
+    seq: int
+    records: list[Any]
+    seen_ms: int
 
 
 class Workflow(NamedTuple):
@@ -118,59 +177,154 @@ class People:
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
         self._path = path
         self._db = db
+        self._give_up_at = inf
 
     @contextmanager
-    def _moment(self) -> Iterator[None]:
-        """All that is read within is of one moment."""
-        with errors_told(self._path), transaction(self._db, "BEGIN"):
+    def moment(self) -> Iterator[None]:
+        """All that is read within is of one moment, that of the outermost one."""
+        with errors_told(self._path):
+            if self._db.in_transaction:
+                yield
+                return
+            with transaction(self._db, "BEGIN"):
+                yield
+
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """TooSlow if what is asked within takes longer."""
+        self._give_up_at = monotonic() + seconds
+        self._db.set_progress_handler(lambda: monotonic() > self._give_up_at, _STEPS_BETWEEN_LOOKS)
+        try:
             yield
+        finally:
+            self._db.set_progress_handler(None, 0)
+            self._give_up_at = inf
+
+    def check_time(self) -> None:
+        """TooSlow if the time that `within` has given is over: for what takes long outside of SQLite."""
+        if monotonic() > self._give_up_at:
+            raise TooSlow("the answer takes too long")
+
+    @property
+    def data_version(self) -> int:
+        """A number that changes when something was written."""
+        (version,) = self._db.execute("PRAGMA data_version").fetchone()
+        return int(version)
 
     def counters(self) -> dict[str, int]:
         """The figures about all of it, kept while writing."""
         return dict(self._rows("SELECT name, value FROM counters"))
 
-    def streams(self) -> list[Stream]:
-        """All streams that were ever named, by number."""
+    def streams(
+        self,
+        *,
+        agent: str | None = None,
+        name: str | None = None,
+        epoch: int | None = None,
+        seen: Span = EVER,
+        after: int = 0,
+        limit: int = -1,
+    ) -> list[Stream]:
+        """Streams that were ever named, by number: all, or those of an agent, of a name or of an epoch, or of starts
+        that were heard last within a span of time. `after` is the number of the last one of the page before."""
+        where, values = _where({"streams.agent": agent, "name": name, "streams.epoch": epoch})
+        if seen != EVER:
+            where += " AND last_seen_ms BETWEEN ? AND ?"
+            values += seen
         rows = self._rows(
-            "SELECT number, agent, nonce, epoch, name, watermark, hold FROM streams"
-            " LEFT JOIN progress ON stream = number ORDER BY number"
+            "SELECT streams.number, streams.agent, streams.nonce, streams.epoch, name, watermark, hold, last_seen_ms"
+            " FROM streams LEFT JOIN progress ON stream = streams.number"
+            " LEFT JOIN starts ON starts.agent = streams.agent AND starts.nonce = streams.nonce"
+            f" WHERE streams.number > ? AND {where} ORDER BY streams.number LIMIT ?",
+            *(after, *values, limit),
         )
         return [Stream(number, agent, unsigned(nonce), *rest) for number, agent, nonce, *rest in rows]
 
-    def agents(self) -> list[Agent]:
-        """All agents by name."""
-        rows = self._rows(
-            "SELECT agent, nonce, epoch, last_seq, last_seen_ms,"
-            " CASE WHEN ended THEN 'ended' WHEN retired_at > coalesce(last_seq, -1) THEN 'retired' ELSE 'running' END,"
-            " end_ts, clock_ms, status FROM starts"
-            " ORDER BY last_seen_ms, epoch, number"
-        )
-        newest = {
-            name: Agent(name, unsigned(nonce), *rest, status and json.loads(status))  # type: ignore[call-arg]
-            for name, nonce, *rest, status in rows
-        }
-        return [newest[name] for name in sorted(newest)]
+    def stream_names(self, numbers: Iterable[int]) -> dict[int, StreamName]:
+        """The names of these streams, without those that nobody has named."""
+        query = "SELECT agent, nonce, epoch, name FROM streams WHERE number=?"
+        found: dict[int, StreamName] = {}
+        with self.moment():
+            for number in numbers:
+                row = self._db.execute(query, (number,)).fetchone()
+                if row:
+                    found[number] = StreamName(row[0], unsigned(row[1]), *row[2:])
+        return found
 
-    def plans(self) -> list[Plan]:
-        """All plans, oldest first."""
-        rows = self._rows(
-            "SELECT agent, nonce, epoch, plan, plan_seen_ms FROM starts WHERE plan IS NOT NULL ORDER BY number"
-        )
-        return [Plan(agent, unsigned(nonce), *rest) for agent, nonce, *rest in rows]
+    def starts_of(self, agent: str) -> list[Start]:
+        """All starts of an agent, oldest first."""
+        rows = self._rows(f"{_START} WHERE agent=? ORDER BY last_seen_ms, epoch, number", agent)
+        return [_start(row) for row in rows]
 
-    def gaps(self, after: int = 0, limit: int = 100) -> list[Gap]:
-        """Gaps in the order in which they were told, leaving out the first ones."""
-        rows = self._rows(
-            "SELECT agent, nonce, seq, reason, detail FROM gaps ORDER BY number LIMIT ? OFFSET ?", limit, after
-        )
-        return [Gap(agent, unsigned(nonce), seq, why, json.loads(detail)) for agent, nonce, seq, why, detail in rows]
+    def agents(self, *, name: str | None = None, seen: Span = EVER, after: str = "", limit: int = -1) -> list[Start]:
+        """Agents by name, each as of the start that was heard last, if that was within a span of time. `after` is the
+        name of the last one of the page before."""
+        where, values = _where({"agent": name})
+        found: list[Start] = []
+        with self.moment():
+            names = self._db.execute(
+                f"SELECT DISTINCT agent FROM starts WHERE agent > ? AND {where} ORDER BY agent", (after, *values)
+            )
+            for (each,) in names:
+                newest = self.starts_of(each)[-1]
+                if seen.first_ms <= newest.last_seen_ms <= seen.last_ms:
+                    found.append(newest)
+                if len(found) == limit:
+                    break
+        return found
 
-    def refused(self, after: int = 0, limit: int = 100) -> list[Refused]:
-        """Rows of the log that could not be read, leaving out the first ones."""
+    def plans(
+        self, *, agent: str | None = None, epoch: int | None = None, seen: Span = EVER, after: int = 0, limit: int = -1
+    ) -> list[Plan]:
+        """Plans, oldest first. `after` is the number of the last one of the page before."""
+        where, values = _where({"agent": agent, "epoch": epoch})
         rows = self._rows(
-            "SELECT agent, nonce, seq, kind, reason FROM refused ORDER BY number LIMIT ? OFFSET ?", limit, after
+            "SELECT number, agent, nonce, epoch, plan, plan_seen_ms FROM starts WHERE plan IS NOT NULL AND number > ?"
+            f" AND {where} AND plan_seen_ms BETWEEN ? AND ? ORDER BY number LIMIT ?",
+            *(after, *values, *seen, limit),
         )
-        return [Refused(agent, unsigned(nonce), *rest) for agent, nonce, *rest in rows]
+        return [Plan(number, agent, unsigned(nonce), *rest) for number, agent, nonce, *rest in rows]
+
+    def gaps(self, *, agent: str | None = None, seen: Span = EVER, after: int = 0, limit: int = 100) -> list[Gap]:
+        """Gaps in the order in which they were told. `after` is the number of the last one of the page before."""
+        where, values = _where({"agent": agent})
+        rows = self._rows(
+            "SELECT number, agent, nonce, seq, reason, detail, seen_ms FROM gaps WHERE number > ?"
+            f" AND {where} AND seen_ms BETWEEN ? AND ? ORDER BY number LIMIT ?",
+            *(after, *values, *seen, limit),
+        )
+        return [
+            Gap(number, agent, unsigned(nonce), seq, why, json.loads(detail), seen_ms)
+            for number, agent, nonce, seq, why, detail, seen_ms in rows
+        ]
+
+    def refused(
+        self, *, agent: str | None = None, seen: Span = EVER, after: int = 0, limit: int = 100
+    ) -> list[Refused]:
+        """Rows of the log that could not be read. `after` is the number of the last one of the page before."""
+        where, values = _where({"agent": agent})
+        rows = self._rows(
+            "SELECT number, agent, nonce, seq, kind, reason, seen_ms FROM refused WHERE number > ?"
+            f" AND {where} AND seen_ms BETWEEN ? AND ? ORDER BY number LIMIT ?",
+            *(after, *values, *seen, limit),
+        )
+        return [Refused(number, agent, unsigned(nonce), *rest) for number, agent, nonce, *rest in rows]
+
+    def kept(
+        self, kind: Kind, *, agent: str | None = None, seen: Span = EVER, after: int = 0, limit: int = 100
+    ) -> list[Kept]:
+        """Late or skipped tuples as agents told them, several to a row."""
+        where, values = _where({"agent": agent})
+        rows = self._rows(
+            "SELECT number, agent, nonce, seq, data, seen_ms FROM kept WHERE number > ? AND kind = ?"
+            f" AND {where} AND seen_ms BETWEEN ? AND ? ORDER BY number LIMIT ?",
+            *(after, kind, *values, *seen, limit),
+        )
+        found: list[Kept] = []
+        for number, name, nonce, seq, data, seen_ms in rows:
+            records = decode_section(kind, data, StreamId(name, 0, "", unsigned(nonce)))
+            found.append(Kept(number, name, unsigned(nonce), seq, cast("list[Any]", records), seen_ms))
+        return found
 
     def workflows(self, workflow_id: str | None = None) -> list[Workflow]:
         """Workflows by when they began, all or those of one id."""
@@ -213,5 +367,11 @@ class People:
         ]
 
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        with self._moment():
+        with self.moment():
             return self._db.execute(query, values).fetchall()
+
+
+def _where(wanted: Mapping[str, str | int | None]) -> tuple[str, list[str | int]]:
+    """Conditions of SQL for the columns that have to have a value."""
+    given = {column: value for column, value in wanted.items() if value is not None}
+    return " AND ".join([f"{column} = ?" for column in given] or ["1"]), list(given.values())

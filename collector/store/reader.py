@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -12,36 +12,43 @@ from collector.store import feed
 from collector.store.connection import connect_reader, errors_told
 from collector.store.feed import Change, Cursor
 from collector.store.packing import unpack
-from collector.store.payloads import Payload, find_payload
+from collector.store.pages import PAGE_BITS
+from collector.store.payloads import Payload, Payloads
 from collector.store.people import People
 from collector.store.tables import Tables
-from protocol.chunks import OTHER_PARTS, SEQ_BITS
-from protocol.graph import EdgeFlag, Reason, SinkFlag
+from collector.store.vertices import (
+    Derivation,
+    Sent,
+    Sink,
+    Source,
+    TupleFound,
+    derived_of,
+    find_tuples,
+    origins_of,
+    sink_of,
+)
+from protocol.chunks import OTHER_PARTS, SEQ_BITS, Numbers
+from protocol.graph import EdgeFlag, Reason
 from protocol.records import BEGINNING, END_OF_TIME
 
 _SINK = "SELECT id, ts, stamp, label_stamp, flags, origins FROM sinks"
+SinkState = Literal["open", "complete", "incomplete"]
+_STATES: dict[SinkState, str] = {
+    "open": "label_stamp IS NULL",
+    "complete": "label_stamp IS NOT NULL AND flags = 0",
+    "incomplete": "flags <> 0",
+}
 
 
-class Sink(NamedTuple):
-    """A sink vertex; `label_stamp` is None as long as edges may be added to it."""
+class SinkCount(NamedTuple):
+    """The sinks of a stream in a slot of time."""
 
-    id: int
-    ts: int
-    stamp: int
-    label_stamp: int | None
-    flags: SinkFlag
+    stream: int
+    slot: int
+    sinks: int
     origins: int
-
-
-class Source(NamedTuple):
-    """A source vertex; `label_stamp` is None as long as it may contribute to something. One that `is_sent` is an
-    intermediate tuple that stands for its sources."""
-
-    id: int
-    ts: int
-    stamp: int
-    label_stamp: int | None
-    is_sent: bool
+    open: int
+    incomplete: int
 
 
 class OriginEdge(NamedTuple):
@@ -87,6 +94,7 @@ class StoreReader(People):
     def __init__(self, path: Path) -> None:
         super().__init__(path, connect_reader(path))
         self._tables = Tables(self._db)
+        self._payloads = Payloads(self._db)
 
     def __enter__(self) -> Self:
         return self
@@ -102,42 +110,87 @@ class StoreReader(People):
 
     def vertex(self, tuple_id: int) -> Sink | Source | None:
         """A vertex of the graph."""
-        with self._moment():
-            found = self._db.execute(f"{_SINK} WHERE id=?", (tuple_id,)).fetchone()
-            if found:
-                return _sink(found)
-            ids = np.array([tuple_id], "<i8")
-            vertex, label = self._tables.sources.find(ids), self._tables.labels.find(ids)
-        if not len(vertex[0]):
-            return None
-        (_, ts, stamp, sent) = (int(column[0]) for column in vertex)
-        return Source(tuple_id, ts, stamp, int(label[1][0]) if len(label[0]) else None, bool(sent))
+        found = self.tuples([tuple_id]).get(tuple_id)
+        return None if isinstance(found, Sent) else found
+
+    def tuples(self, ids: Iterable[int]) -> dict[int, TupleFound]:
+        """What these tuples are, without those that neither the graph nor a Send knows."""
+        with self.moment():
+            return find_tuples(self._tables, ids)
 
     def sinks(
         self,
         *,
         from_ts: int = BEGINNING,
         to_ts: int = END_OF_TIME,
-        stream: int | None = None,
-        after: Sink | None = None,
+        streams: Iterable[int] | None = None,
+        state: SinkState | None = None,
+        after: tuple[int, int] | None = None,
+        newest_first: bool = False,
         limit: int = 100,
     ) -> list[Sink]:
-        """Sinks with from_ts <= ts <= to_ts, of all streams or of one, by time and id. `after` is the last one of the
-        page before."""
-        query, values = f"{_SINK} WHERE ts BETWEEN ? AND ?", [max(from_ts, after.ts) if after else from_ts, to_ts]
+        """Sinks with from_ts <= ts <= to_ts, of all streams or of some, by time and id. `after` is (ts, id) of the last
+        one of the page before."""
+        query, values = "ts BETWEEN ? AND ?", [from_ts, to_ts]
         if after:
-            query, values = f"{query} AND (ts, id) > (?, ?)", [*values, after.ts, after.id]
-        if stream is not None:
-            first = stream << SEQ_BITS
-            query, values = f"{query} AND id BETWEEN ? AND ?", [*values, first, first + (1 << SEQ_BITS) - 1]
-        with self._moment():
-            return [_sink(row) for row in self._db.execute(f"{query} ORDER BY ts, id LIMIT ?", (*values, limit))]
+            query, values = f"{query} AND (ts, id) {'<' if newest_first else '>'} (?, ?)", [*values, *after]
+        if state:
+            query += f" AND {_STATES[state]}"
+        way = "DESC" if newest_first else "ASC"
+        order = f"ORDER BY ts {way}, id {way} LIMIT ?"
+        with self.moment():
+            if streams is None:
+                return [sink_of(row) for row in self._db.execute(f"{_SINK} WHERE {query} {order}", (*values, limit))]
+            of_stream = f"{_SINK} WHERE id >> {SEQ_BITS} = ? AND {query} {order}"
+            found = [
+                sink_of(row)
+                for stream in sorted(set(streams))
+                for row in self._db.execute(of_stream, (stream, *values, limit))
+            ]
+        return sorted(found, key=lambda sink: (sink.ts, sink.id), reverse=newest_first)[:limit]
+
+    def count_sinks(self, from_ts: int, to_ts: int, width_ms: int, streams: Iterable[int] | None) -> list[SinkCount]:
+        """Sinks of each stream by time, in slots of so many ms from `from_ts` on; those that have none are left out."""
+        query = f"""SELECT id >> {SEQ_BITS}, (ts - ?1) / ?3 AS slot, count(*), sum(origins),
+            sum(label_stamp IS NULL), sum(flags <> 0) FROM sinks WHERE ts BETWEEN ?1 AND ?2 {{}} GROUP BY 1, 2"""
+        with self.moment():
+            if streams is None:
+                rows = self._db.execute(query.format(""), (from_ts, to_ts, width_ms)).fetchall()
+            else:
+                only = query.format(f"AND id >> {SEQ_BITS} = ?4")
+                values = [(from_ts, to_ts, width_ms, stream) for stream in sorted(set(streams))]
+                rows = [row for each in values for row in self._db.execute(only, each)]
+        return [SinkCount(*row) for row in rows]
+
+    def sources_of(self, stream: int, from_ts: int, to_ts: int, most: int) -> Numbers | None:
+        """The ids of the source vertices of a stream from one time to another; None if there are more than `most`."""
+        found: list[Numbers] = []
+        count = 0
+        with self.moment():
+            first = stream << SEQ_BITS >> PAGE_BITS
+            for page in self._tables.sources.pages(first - 1):
+                if page >= (stream + 1) << SEQ_BITS >> PAGE_BITS:
+                    break
+                self.check_time()
+                ids, ts = self._tables.sources.page(page)[:2]
+                found.append(ids[(ts >= from_ts) & (ts <= to_ts)])
+                count += len(found[-1])
+                if count > most:
+                    return None
+        return np.concatenate(found) if found else np.empty(0, "<i8")
+
+    def told_at(self, stamp: int) -> int | None:
+        """When the first batch with this stamp was written, None if that is forgotten."""
+        with self.moment():
+            query = "SELECT min(written_ms) FROM batches WHERE stamp=?"
+            found: int | None = self._db.execute(query, (stamp,)).fetchone()[0]
+        return found
 
     # Edges
 
     def backward(self, sink: int) -> list[OriginEdge]:
         """The sources of a sink, by id."""
-        with self._moment():
+        with self.moment():
             found = self._db.execute("SELECT edges FROM sinks WHERE id=?", (sink,)).fetchone()
             if not found:
                 return []
@@ -147,15 +200,40 @@ class StoreReader(People):
         edges = sorted(zip(ids.tolist(), flags.tolist(), strict=True))
         return [OriginEdge(each, times[each], EdgeFlag(flag)) for each, flag in edges]
 
+    def edges_of(self, sink: int) -> list[tuple[int, EdgeFlag]]:
+        """The sources of a sink by id, and what is special about each of them."""
+        with self.moment():
+            found = self._db.execute("SELECT edges FROM sinks WHERE id=?", (sink,)).fetchone()
+        if not found:
+            return []
+        columns = unpack(found[0], 2)
+        return [(each, EdgeFlag(flag)) for each, flag in sorted(zip(*(part.tolist() for part in columns), strict=True))]
+
     def forward(self, source: int) -> list[int]:
         """The sinks of a source, by id."""
-        with self._moment():
+        with self.moment():
             return sorted(self._tables.forward.find(np.array([source], "<i8"))[1].tolist())
+
+    def touched(self, sources: Numbers) -> tuple[Numbers, Numbers]:
+        """All edges of these sources, as columns of sources and sinks."""
+        with self.moment():
+            found, sinks = self._tables.forward.find(sources)
+        return found, sinks
+
+    def origins_of(self, ids: Iterable[int]) -> list[Derivation]:
+        """What these tuples came from directly."""
+        with self.moment():
+            return origins_of(self._tables, ids)
+
+    def derived_of(self, ids: Iterable[int]) -> list[Derivation]:
+        """What came from these tuples directly."""
+        with self.moment():
+            return derived_of(self._tables, ids)
 
     def intermediate(self, tuple_id: int) -> Intermediate | None:
         """A delivery of a Send, with its direct origins."""
         ids = np.array([tuple_id], "<i8")
-        with self._moment():
+        with self.moment():
             (_, ts, part), origins = self._tables.deliveries.find(ids), self._tables.origins.find(ids)
         if not len(ts):
             return None
@@ -165,26 +243,30 @@ class StoreReader(People):
 
     def late_of(self, sink: int) -> list[LateOrigin]:
         """What of a sink's origins came too late, by id."""
-        with self._moment():
+        with self.moment():
             rows = self._db.execute("SELECT * FROM late WHERE sink=? ORDER BY origin", (sink,)).fetchall()
         return [_late(row) for row in rows]
 
     def lost_of(self, sink: int) -> list[int]:
         """The intermediate tuples that a sink came from and that will never come."""
-        with self._moment():
+        with self.moment():
             rows = self._db.execute("SELECT origin FROM lost WHERE sink=? ORDER BY origin", (sink,)).fetchall()
         return [origin for (origin,) in rows]
 
     def payload(self, tuple_id: int) -> Payload | None:
         """What a tuple said."""
-        with self._moment():
-            return find_payload(self._db, tuple_id)
+        return self.payloads([tuple_id]).get(tuple_id)
+
+    def payloads(self, ids: Iterable[int]) -> dict[int, Payload]:
+        """What these tuples said, of those of which that is known."""
+        with self.moment():
+            return self._payloads.find(ids)
 
     # All of it
 
     def every_sink(self) -> Iterator[Sink]:
         """All sinks by id."""
-        return map(_sink, self._db.execute(f"{_SINK} ORDER BY id"))
+        return map(sink_of, self._db.execute(f"{_SINK} ORDER BY id"))
 
     def every_source(self) -> Iterator[Source]:
         """All source vertices by id."""
@@ -218,13 +300,8 @@ class StoreReader(People):
 
     def feed_end(self) -> Cursor:
         """Behind the last change."""
-        with self._moment():
+        with self.moment():
             return feed.end(self._db)
-
-
-def _sink(row: tuple[int, int, int, int | None, int, int]) -> Sink:
-    tuple_id, ts, stamp, label_stamp, flags, origins = row
-    return Sink(tuple_id, ts, stamp, label_stamp, SinkFlag(flags), origins)
 
 
 def _late(row: tuple[int, int, int, int, int | None, int]) -> LateOrigin:

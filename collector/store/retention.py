@@ -91,6 +91,7 @@ class _Retention:
                 ids = [(each,) for each, _ in found]
                 counts["sinks"] = counts["sink_labels"] = len(ids)
                 counts["edges"] = self._remove_edges([unpack(data, 2)[0] for _, data in found], ids)
+                self._remove_origins(np.array([each for (each,) in ids], "<i8"))
                 for table in ("late", "lost"):
                     counts[table] = self._db.executemany(f"DELETE FROM {table} WHERE sink=?", ids).rowcount
                 self._db.executemany("DELETE FROM sinks WHERE id=?", ids)
@@ -137,7 +138,21 @@ class _Retention:
                     if len(gone):
                         counts["deliveries"] += int((among(parts[0], gone) & is_last_part(parts[2])).sum())
                         _remove(tables.deliveries, page, parts, gone)
-                        _remove(tables.origins, page, tables.origins.page(page), gone)
+                        self._remove_origins(gone)
+
+    def _remove_origins(self, ids: Numbers) -> None:
+        """The direct origins of these deliveries, in both directions."""
+        tables, origins = self._tables, list[Numbers]()
+        for page in distinct(ids >> PAGE_BITS).tolist():
+            entries = tables.origins.page(page)
+            is_gone = among(entries[0], ids)
+            if is_gone.any():
+                origins.append(entries[1][is_gone])
+                tables.origins.replace(page, [column[~is_gone] for column in entries])
+        for page in distinct(np.concatenate(origins) >> PAGE_BITS).tolist() if origins else ():
+            entries = tables.derived.page(page)
+            left = ~among(entries[1], ids)
+            tables.derived.replace(page, [column[left] for column in entries])
 
     def remove_payloads(self) -> None:
         """Payloads of old tuples of which none is left."""

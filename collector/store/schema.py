@@ -7,9 +7,14 @@ unsigned and stored as signed numbers of the same 64 bits.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from collector.store.errors import StoreUnusable
+from collector.store.pages import MIXED
+from collector.store.tables import Tables
 
 APPLICATION_ID = 0x54686C6E
 
@@ -122,7 +127,37 @@ CREATE INDEX {name}_by_seen ON {name} (seen_ms);
     for name in ("kept", "refused")
 )
 
-STEPS = (_GRAPH + _PAGES + _PAYLOADS + _AGENTS + _CAPTURED, _KEPT_FOR_A_TIME)
+_ASKED_FOR = """
+CREATE TABLE derived_pages (
+    number INTEGER PRIMARY KEY, page INTEGER NOT NULL, tier INTEGER NOT NULL, tag INTEGER NOT NULL, data BLOB NOT NULL
+);
+CREATE INDEX derived_pages_by_page ON derived_pages (page, tier, tag);
+CREATE INDEX sinks_by_stream ON sinks (id >> 36, ts);
+CREATE INDEX sinks_incomplete ON sinks (ts) WHERE flags <> 0;
+CREATE INDEX late_by_origin ON late (origin);
+CREATE INDEX streams_by_name ON streams (agent, name);
+CREATE INDEX batches_by_stamp ON batches (stamp, written_ms);
+CREATE INDEX sinks_open ON sinks (ts) WHERE label_stamp IS NULL;
+ALTER TABLE starts ADD COLUMN status_seen_ms INTEGER;
+ALTER TABLE gaps ADD COLUMN seen_ms INTEGER NOT NULL DEFAULT 0;
+"""
+
+
+def _turn_origins(db: sqlite3.Connection) -> None:
+    """What is derived from an origin: so far, only the origins of what is derived were kept."""
+    tables = Tables(db)
+    for entries in tables.origins.every():
+        order = np.argsort(entries[1], kind="stable")
+        tables.derived.add([entries[1][order], entries[0][order]], MIXED)
+
+
+Step = tuple[str, Callable[[sqlite3.Connection], None] | None]
+"""Statements, and what has to be done with what is there."""
+STEPS: tuple[Step, ...] = (
+    (_GRAPH + _PAGES + _PAYLOADS + _AGENTS + _CAPTURED, None),
+    (_KEPT_FOR_A_TIME, None),
+    (_ASKED_FOR, _turn_origins),
+)
 """Step n makes version n + 1 of version n. A step that was released is never changed."""
 
 
@@ -144,9 +179,11 @@ def version_of(db: sqlite3.Connection, path: Path) -> int:
 
 def migrate(db: sqlite3.Connection, version: int) -> None:
     """Bring a store up to date, within the caller's transaction."""
-    for step in STEPS[version:]:
-        for statement in step.split(";"):
+    for statements, fill in STEPS[version:]:
+        for statement in statements.split(";"):
             db.execute(statement)
+        if fill is not None:
+            fill(db)
     db.execute(f"PRAGMA application_id={APPLICATION_ID}")
     db.execute(f"PRAGMA user_version={len(STEPS)}")
 

@@ -22,7 +22,10 @@ class Tables:
         self.deliveries = Pages(db, "delivery_pages", 3)
         """Intermediate tuples: id, ts, part; one that is told in parts has an entry for each."""
         self.origins = Pages(db, "origin_pages", 4)
-        """Their direct origins: id, origin, origin's ts, remote."""
+        """Their direct origins, and those of sinks that came from intermediate tuples: id, origin, origin's ts, remote.
+        A sink that is not here came directly from the sources of its edges."""
+        self.derived = Pages(db, "derived_pages", 2)
+        """The same by the origin: origin, id."""
 
 
 def add_counts(db: sqlite3.Connection, counts: Mapping[str, int]) -> None:

@@ -145,7 +145,7 @@ class StoreWriter:
             add_payloads(self._db, rows, [row for row in batch.rows if row.kind == Kind.PAYLOAD])
             rows.finish()
             counts.update(rows.counts)
-            counts["deliveries"] = add_deliveries(self._tables, batch.sent, query, replay)
+            counts["deliveries"] = add_deliveries(self._tables, batch.deliveries, query, replay)
             news = select(self._tables, batch, resolve(self._tables, batch.late), query, replay)
             self._add(news, stamp, query, number)
             written = Written(

@@ -21,9 +21,9 @@ from protocol.chunks import (
     payload_ids,
     payload_section,
     read_deliveries,
-    read_payloads,
     read_progress,
     read_sources,
+    read_tuples,
     unpack,
 )
 from protocol.ids import StreamId
@@ -79,9 +79,9 @@ def test_sources(tuples: list[tuple[StreamId, int, int]]) -> None:
     assert chunk.id.tolist() == ids
     assert chunk.ts.tolist() == [ts for *_, ts in tuples]
     payloads = pack_payloads(Kind.SOURCE, numbers, data)
-    assert list(read_payloads(payloads)) == [
-        (each, {"seq": seq}) for each, (_, seq, _) in zip(ids, tuples, strict=True)
-    ]
+    found, said = read_tuples(payloads)
+    assert found.tolist() == ids
+    assert [said.payloads[place] for place in range(len(tuples))] == [{"seq": seq} for _, seq, _ in tuples]
     assert payload_ids(payloads).tolist() == ids
     assert payload_section(payloads) == (Kind.SOURCE, data)
 
@@ -128,7 +128,9 @@ def test_promises_reach_from_the_beginning_to_the_end_of_time() -> None:
 def test_assertions_have_payloads() -> None:
     _, numbers, data = section_of(Kind.ASSERTION, Assertion(REPORTS, 3, 1, 2, [1.5]), Assertion(REPORTS, 4, 1, 2))
     payloads = pack_payloads(Kind.ASSERTION, numbers, data)
-    assert list(read_payloads(payloads)) == [(cloud_id(REPORTS, 3), [1.5]), (cloud_id(REPORTS, 4), None)]
+    ids, said = read_tuples(payloads)
+    assert ids.tolist() == [cloud_id(REPORTS, 3), cloud_id(REPORTS, 4)]
+    assert [said.payloads[place] for place in range(2)] == [[1.5], None]
 
 
 def test_promises_have_no_payloads() -> None:

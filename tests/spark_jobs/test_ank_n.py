@@ -336,7 +336,7 @@ def test_every_record_is_a_row() -> None:
     assert told(found, Kind.REFERENCE) == [(0, 0, 5, 0), (0, 1, 6, 0)]
     assert told(found, Kind.SINK) == [(0, 0, 7, 0), (0, 0, 9, 0)]
     assert told(found, Kind.CONTROL) == [(0, 0, 6, 0)], "the end of a stream is no time"
-    assert {row["kind"] for row in found if row["data"]} == {Kind.ROWS, Kind.INTERMEDIATE}
+    assert {row["kind"] for row in found if row["data"]} == {Kind.ROWS, Kind.DELIVERED}
 
 
 @pytest.mark.parametrize(("ts", "seen"), [(-1, -1), (-(2**62), -SHIFT_MS), (2**61, SHIFT_MS - 1)])

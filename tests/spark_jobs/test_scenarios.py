@@ -527,7 +527,7 @@ TAMPERINGS: dict[str, Callable[[Any], None]] = {
     "has no label, and": lambda batch: setattr(batch, "source_labels", batch.source_labels[1:]),
     "sink vertices": lambda batch: _drop(batch.sinks, "id", "ts"),
     "source vertices and ends": lambda batch: _drop(batch.sources, "id", "ts", "sent"),
-    "sent tuples for the store": lambda batch: batch.sent.clear(),
+    "deliveries for the store": lambda batch: batch.deliveries.clear(),
     "rows for the store": lambda batch: batch.rows.clear(),
 }
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from protocol.chunks import SEQ_BITS, read_deliveries
+from protocol.chunks import SEQ_BITS, DeliveryChunk, read_deliveries
 from protocol.graph import EdgeFlag, GraphBatch, Reason, SinkFlag
 from protocol.graph_invariants import GraphInvariants
 from protocol.row import Row
@@ -143,17 +143,17 @@ class GraphOracle:
                 self._found(f"source {self.named(source)} of {ts} has no label, and {required.of(number)} has passed")
 
     def _check_passed_on(self, graph: GraphBatch) -> None:
-        """Sent tuples and other rows for the store are all there, once."""
-        sent = sorted(number for chunk in graph.sent for number in set(chunk.id.tolist()))
-        here = {
-            number
+        """Sent tuples, sink tuples that came from such, and other rows for the store are all there, once."""
+        told = [each for chunk in graph.deliveries for each in _told(chunk)]
+        here = [
+            each
             for row in self.log.core_rows
             if row.kind == Kind.DELIVERY
-            for number in read_deliveries(row.data).id.tolist()
-        }
-        expected = sorted(number for number in here if self.log.deliveries[number].sent)
-        if sorted(set(sent)) != expected:
-            self._differ("sent tuples for the store", sent, expected)
+            for each in _told(read_deliveries(row.data))
+            if each.sent or each.part or any(remote for _, _, remote in each.origins)
+        ]
+        if sorted(told) != sorted(here):
+            self._found(f"deliveries for the store: {sorted(told)} instead of {sorted(here)}")
         stored = sorted(row for row in graph.rows if row.kind in STORED)
         wanted = sorted(row for row in self.log.core_rows if row.kind in STORED)
         if stored != wanted:
@@ -170,3 +170,23 @@ class GraphOracle:
 
         too_many, missing = shown(set(found) - set(expected)), shown(set(expected) - set(found))
         self._found(f"{what}: {too_many} too many, {missing} missing")
+
+
+class _Told(NamedTuple):
+    id: int
+    ts: int
+    part: int
+    sent: int
+    origins: list[tuple[int, int, int]]
+
+
+def _told(chunk: DeliveryChunk) -> list[_Told]:
+    """The deliveries of a chunk, one by one."""
+    origins = list(zip(chunk.origin_id.tolist(), chunk.origin_ts.tolist(), chunk.remote.tolist(), strict=True))
+    found: list[_Told] = []
+    for number, ts, count, part, sent in zip(
+        *(each.tolist() for each in (chunk.id, chunk.ts, chunk.count, chunk.part, chunk.sent)), strict=True
+    ):
+        found.append(_Told(number, ts, part, sent, origins[:count]))
+        del origins[:count]
+    return found

@@ -143,7 +143,7 @@ def plain(batch: GraphBatch) -> dict[str, list[Any]]:
         "lost": rows(batch.lost.sink, batch.lost.origin),
         "sent": sorted(
             (int(sent), int(ts), origins)
-            for chunk in batch.sent
+            for chunk in batch.deliveries
             for sent, ts, origins in zip(
                 chunk.id,
                 chunk.ts,

@@ -10,7 +10,7 @@ import pytest
 from collector.epochs import NEVER_CAME
 from collector.log import LogUnwritable, ShardInUse
 from collector.shard_log import CODECS, GIVEN_UP, ShardLog
-from protocol.chunks import read_deliveries, read_payloads, read_progress, read_sources
+from protocol.chunks import read_deliveries, read_progress, read_sources, read_tuples
 from protocol.ids import StreamId
 from protocol.plan import Node, PlanDocument
 from protocol.records import Declared, Delivery, End, Gap, Origin, OriginKind, Progress, SourcePayload
@@ -103,7 +103,8 @@ def test_tuples_become_columns_with_ids_and_payloads(shard: Shard) -> None:
         [41],
         [39],
     )
-    payloads = dict(pair for row in rows(shard) if row.kind == Kind.PAYLOAD for pair in read_payloads(row.data))
+    told = [read_tuples(row.data) for row in rows(shard) if row.kind == Kind.PAYLOAD]
+    payloads = {each: said.payloads[place] for ids, said in told for place, each in enumerate(ids.tolist())}
     assert payloads == {report | 3: {"speed": 7}, alert | 0: "stopped"}
     order = [Kind(row.kind) for row in rows(shard)]
     assert order.index(Kind.REGISTER) < order.index(Kind.SOURCE)

@@ -40,7 +40,7 @@ def graph_batch(
     source_labels: Iterable[int] = (),
     late: Iterable[tuple[int, int, int, int]] = (),
     lost: Iterable[Pair] = (),
-    sent: Sequence[DeliveryChunk] = (),
+    deliveries: Sequence[DeliveryChunk] = (),
     rows: Sequence[Row] = (),
     read: tuple[str, str] | None = None,
 ) -> GraphBatch:
@@ -58,7 +58,7 @@ def graph_batch(
         np.array(list(source_labels), "<i8"),
         LateEdges(*columns(late, "<i8", "<i8", "<i8", "u1")),
         LostOrigins(*columns(lost, "<i8", "<i8")),
-        list(sent),
+        list(deliveries),
         list(rows),
         since,
         upto,

@@ -20,13 +20,13 @@ def test_what_was_purged_is_followed_to_its_sources(tmp_path: Path) -> None:
     with QuickWriter(tmp_path / "g.db") as writer, StoreReader(tmp_path / "g.db") as reader:
         writer.write(
             graph_batch(
-                "q", 0, sent=[delivery(D[0], 5, [(S[0], 1, 0), (D[1], 2, 1)]), delivery(D[1], 2, [(S[1], 1, 0)])]
+                "q", 0, deliveries=[delivery(D[0], 5, [(S[0], 1, 0), (D[1], 2, 1)]), delivery(D[1], 2, [(S[1], 1, 0)])]
             )
         )
         late = [(K, D[0], 5, PURGED), (K, S[2], 3, AFTER), (K, D[3], 7, PURGED)]
         # What a delivery came from may be told in the very batch that needs it.
         sent = [delivery(D[3], 7, [(D[4], 6, 1), (D[5], -6, 1)]), delivery(D[4], 6, [(S[4], 4, 0)])]
-        writer.write(graph_batch("q", 1, stamp=50, sinks={K: 9}, late=late, sent=sent))
+        writer.write(graph_batch("q", 1, stamp=50, sinks={K: 9}, late=late, deliveries=sent))
         assert reader.late_of(K) == [
             (K, S[0], 1, Reason.PURGED, D[0], 50),
             (K, S[1], 1, Reason.PURGED, D[0], 50),
@@ -51,14 +51,14 @@ def test_circles_and_several_ways_end(tmp_path: Path) -> None:
             delivery(D[1], 5, [(D[0], 2, 1), (S[0], 1, 0)]),
             delivery(D[2], 5, [(D[2], 2, 1), (S[0], 1, 0), (S[1], 1, 0)]),
         ]
-        writer.write(graph_batch("q", 0, sinks={K: 9}, late=[(K, D[0], 5, PURGED)], sent=sent))
+        writer.write(graph_batch("q", 0, sinks={K: 9}, late=[(K, D[0], 5, PURGED)], deliveries=sent))
         assert [each.origin for each in reader.late_of(K)] == S[:2]
 
 
 def test_an_origin_is_in_the_graph_or_late_and_never_both(tmp_path: Path) -> None:
     with QuickWriter(tmp_path / "g.db") as writer, StoreReader(tmp_path / "g.db") as reader:
         sources = dict.fromkeys(S, 1)
-        writer.write(graph_batch("q", 0, sinks={K: 9}, sources=sources, edges=[(K, S[0])], sent=[
+        writer.write(graph_batch("q", 0, sinks={K: 9}, sources=sources, edges=[(K, S[0])], deliveries=[
             delivery(D[0], 5, [(each, 1, 0) for each in S[:3]])
         ]))  # fmt: skip
         writer.write(graph_batch("q", 1, edges=[(K, S[1])], late=[(K, D[0], 5, PURGED)]))
@@ -77,7 +77,7 @@ def test_a_replay_that_tells_late_what_was_not_or_otherwise_changes_nothing(tmp_
             sources={S[0]: 1},
             edges=[(K, S[0])],
             late=[(K, D[0], 5, PURGED), (K, S[3], 5, AFTER)],
-            sent=[delivery(D[0], 5, [(S[1], 1, 0)])],
+            deliveries=[delivery(D[0], 5, [(S[1], 1, 0)])],
         )
         writer.write(first)
         stored, end = reader.late_of(K), reader.feed_end()
@@ -97,18 +97,18 @@ def test_parts_of_a_delivery_are_united(tmp_path: Path) -> None:
     with QuickWriter(tmp_path / "g.db") as writer, StoreReader(tmp_path / "g.db") as reader:
         assert reader.intermediate(D[0]) is None
         names = [register_row(4, "out")]
-        writer.write(graph_batch("q", 0, rows=names, sent=[delivery(D[0], -5, [(S[1], 1, 0)], part=0x002)]))
+        writer.write(graph_batch("q", 0, rows=names, deliveries=[delivery(D[0], -5, [(S[1], 1, 0)], part=0x002)]))
         found = reader.intermediate(D[0])
         assert found is not None and not found.is_whole
         assert reader.counters().get("deliveries", 0) == 0
         rest = [delivery(D[0], -5, [(S[0], 2, 0)], part=0x102), delivery(D[0], -5, [(D[1], 3, 1)], part=0x202)]
-        writer.write(graph_batch("q", 1, sent=rest))
+        writer.write(graph_batch("q", 1, deliveries=rest))
         origins = (DirectOrigin(S[0], 2, False), DirectOrigin(S[1], 1, False), DirectOrigin(D[1], 3, True))
         assert reader.intermediate(D[0]) == (D[0], -5, True, origins)
         # A replay groups them otherwise.
-        writer.write(graph_batch("r", 0, sent=[delivery(D[0], -5, [(S[1], 1, 0)], part=0x002), *rest]))
+        writer.write(graph_batch("r", 0, deliveries=[delivery(D[0], -5, [(S[1], 1, 0)], part=0x002), *rest]))
         writer.write(graph_batch("r", 1))
-        writer.write(graph_batch("r", 2, sent=[delivery(D[1], 3)]))
+        writer.write(graph_batch("r", 2, deliveries=[delivery(D[1], 3)]))
         assert reader.intermediate(D[0]) == (D[0], -5, True, origins)
         assert reader.intermediate(D[1]) == (D[1], 3, True, ())
         assert reader.counters()["deliveries"] == 2

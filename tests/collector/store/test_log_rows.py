@@ -13,6 +13,7 @@ import pytest
 
 from collector.epochs import EpochState
 from collector.store import StoreReader
+from collector.store.people import Span
 from protocol.records import BEGINNING, END_OF_TIME, Declared, End, Gap, Late, Lost, Received, Sketch, Skipped, Status
 from protocol.row import Row
 from protocol.wire.sections import Kind
@@ -53,9 +54,14 @@ def status(clock_ms: int) -> Status:
 def test_streams_with_nonces_of_64_bits(store: Opened) -> None:
     store.write(register_row(1, "reports"), register_row(2, "sent", of=AGENT, stream_of=OTHER))
     assert store.reader.streams() == [
-        (1, "pump-7", 2**64 - 1, 3, "reports", None, None),
-        (2, "car-1", 2**63, 1, "sent", None, None),
+        (1, "pump-7", 2**64 - 1, 3, "reports", None, None, 1_000),
+        (2, "car-1", 2**63, 1, "sent", None, None, None),
     ]
+    assert store.reader.stream_names([2, 3]) == {2: ("car-1", 2**63, 1, "sent")}
+    assert [each.number for each in store.reader.streams(agent="car-1", name="sent", epoch=1)] == [2]
+    assert [each.number for each in store.reader.streams(after=1, limit=5)] == [2]
+    assert [each.number for each in store.reader.streams(seen=Span(1_000, 1_000))] == [1]
+    assert store.reader.streams(seen=Span(0, 999)) == store.reader.streams(epoch=2) == []
 
 
 def test_the_agent_itself_knows_its_epoch_best(store: Opened) -> None:
@@ -81,6 +87,7 @@ def test_agents_are_as_their_last_start(store: Opened) -> None:
     (agent,) = store.reader.agents()
     assert (agent.name, agent.nonce, agent.epoch, agent.last_seq) == ("pump-7", 2**64 - 1, 3, 6)
     assert (agent.state, agent.clock_ms, agent.last_seen_ms) == ("running", 50, 1_000)
+    assert agent.status_seen_ms == 1_000
     assert agent.status is not None
     assert agent.status["link"] == {"rtt_ms": 1.5, "bad": "nan"}
     assert agent.status["operators"] == {"map": [1, 2, 3, 4]}
@@ -91,6 +98,9 @@ def test_agents_are_as_their_last_start(store: Opened) -> None:
     store.now_ms = 3_000
     store.write(record_row(status(40), seq=5), query="r")
     assert store.reader.agents() == [agent], "what is old news does not make a start the last one"
+    store.write(record_row(status(50), seq=6), query="r")
+    seen = [each.status_seen_ms for each in store.reader.starts_of("pump-7")]
+    assert seen == [1_000, None], "nor is it news"
 
 
 def test_an_agent_that_was_given_up_may_return(store: Opened) -> None:
@@ -116,10 +126,10 @@ def test_a_snapshot_tells_what_older_segments_told(store: Opened) -> None:
     for _ in range(2):
         store.write(told)
         assert store.reader.streams() == [
-            (1, "pump-7", 2**64 - 1, 3, "reports", None, None),
-            (2, "car-1", 2**63, None, "sent", None, None),
+            (1, "pump-7", 2**64 - 1, 3, "reports", None, None, 1_000),
+            (2, "car-1", 2**63, None, "sent", None, None, None),
         ]
-        assert store.reader.plans() == [("pump-7", 2**64 - 1, 3, "{}", 1_000)]
+        assert store.reader.plans() == [(1, "pump-7", 2**64 - 1, 3, "{}", 1_000)]
         (agent,) = store.reader.agents()
         assert (agent.state, agent.last_seq) == ("ended", 7)
         store.now_ms += 1
@@ -152,6 +162,8 @@ def test_gaps_are_kept_with_their_reasons_once(store: Opened) -> None:
     ]
     assert store.reader.gaps()[1].detail["nonce"] == 2**64 - 9
     assert [each.reason for each in store.reader.gaps(after=1, limit=1)] == ["crash"]
+    assert [each.reason for each in store.reader.gaps(agent="", seen=Span(1_000, 1_000))] == ["the log was damaged"]
+    assert store.reader.gaps(seen=Span(1_001, 2_000)) == []
     assert store.reader.counters()["gaps"] == 3
     assert [each.name for each in store.reader.agents()] == ["pump-7"]
 

@@ -34,12 +34,15 @@ def test_payloads_of_many_streams_and_kinds(tmp_path: Path) -> None:
     ]
     with QuickWriter(tmp_path / "g.db") as writer, StoreReader(tmp_path / "g.db") as reader:
         writer.write(graph_batch("q", 0, rows=rows))
-        for seq in (4095, 4096, 4098, 4100):
-            assert reader.payload(tuple_id(3, seq)) == (Kind.SOURCE, {"of": "cars", "seq": seq})
-        for seq in (7, 2**36 - 1):
-            assert reader.payload(tuple_id(2**27 - 1, seq)) == (Kind.SOURCE, {"of": "pumps", "seq": seq})
-        assert reader.payload(tuple_id(5, 0)) == (Kind.DELIVERY, None)
-        assert reader.payload(tuple_id(2**27 - 1, 9)) == (Kind.ASSERTION, "first input")
+        expected = {
+            **{tuple_id(3, seq): (Kind.SOURCE, {"of": "cars", "seq": seq}, 0) for seq in (4095, 4096, 4100)},
+            **{tuple_id(2**27 - 1, seq): (Kind.SOURCE, {"of": "pumps", "seq": seq}, 0) for seq in (7, 2**36 - 1)},
+            tuple_id(3, 4098): (Kind.SOURCE, {"of": "cars", "seq": 4098}, END_OF_TIME),
+            tuple_id(5, 0): (Kind.DELIVERY, None, BEGINNING),
+            tuple_id(2**27 - 1, 9): (Kind.ASSERTION, "first input", -4),
+        }
+        assert {each: reader.payload(each) for each in expected} == expected
+        assert reader.payloads([*expected, tuple_id(3, 4099), 0]) == expected
         assert reader.payload(tuple_id(3, 4099)) is None
         assert reader.payload(tuple_id(3, 4097)) is None
         assert reader.payload(tuple_id(4, 4096)) is None
@@ -71,5 +74,15 @@ def test_values_that_cannot_be_read_are_noticed_when_asked_for(tmp_path: Path) -
     whole = payload_row(NUMBERS, [source(CARS, 1)])
     with QuickWriter(tmp_path / "g.db") as writer, StoreReader(tmp_path / "g.db") as reader:
         writer.write(graph_batch("q", 0, rows=[whole._replace(data=whole.data[:-2])]))
-        with pytest.raises(StoreUnusable, match=f"payload of tuple {tuple_id(3, 1)} cannot be read"):
+        with pytest.raises(StoreUnusable, match="payload 1 cannot be read"):
             reader.payload(tuple_id(3, 1))
+
+
+def test_a_payload_in_the_place_of_one_that_was_removed(tmp_path: Path) -> None:
+    with QuickWriter(tmp_path / "g.db") as writer, StoreReader(tmp_path / "g.db") as reader:
+        for seq in (0, 1):
+            writer.write(graph_batch("q", seq, rows=[payload_row(NUMBERS, [source(CARS, seq)], seq=seq)]))
+            assert reader.payload(tuple_id(3, seq)) == (Kind.SOURCE, {"of": "cars", "seq": seq}, 0)
+            assert reader._db.execute("SELECT number FROM payloads").fetchall() == [(1,)]
+            writer.retain(END_OF_TIME)
+            assert reader.payload(tuple_id(3, seq)) is None

@@ -36,7 +36,7 @@ def test_everything_old_goes_and_is_counted(tmp_path: Path) -> None:
             source_labels=[S[0], S[1], S[2], D[2]],
             late=[(K[0], S[3], 1, Reason.AFTER_LABEL), (K[1], S[3], 1, Reason.AFTER_LABEL)],
             lost=[(K[0], 77), (K[1], 78)],
-            sent=[delivery(D[0], 9, [(S[0], 1, 0)]), delivery(D[1], 15, [(S[0], 1, 0)]), delivery(D[2], 9)],
+            deliveries=[delivery(D[0], 9, [(S[0], 1, 0)]), delivery(D[1], 15, [(S[0], 1, 0)]), delivery(D[2], 9)],
         )
         writer.write(batch)
         removed = Removed(sinks=1, sources=1, edges=2, late=1, lost=1, deliveries=1, payloads=0, kept=0)
@@ -108,7 +108,7 @@ def test_payloads_stay_as_long_as_one_of_their_tuples(tmp_path: Path) -> None:
         assert reader.counters()["payloads"] == 0
         writer.write(graph_batch("q", 2, rows=[rows[0]]))
         found = reader.payload(S[1])
-        assert found == (Kind.SOURCE, "value 1")
+        assert found == (Kind.SOURCE, "value 1", 2)
 
 
 def test_keys_of_old_batches_are_remembered_without_being_kept(tmp_path: Path) -> None:
@@ -176,10 +176,10 @@ def test_what_is_old_and_new_is_kept_while_another_shard_is_told_once_more(tmp_p
         writer.retain(100)
         second = Teller(writer, "second")
         second.tell((3, 4), {K[0]: 5, D[0]: 5})
-        second.tell((5, 8), {K[1]: 6, D[1]: 6}, [SAID], sent=[delivery(D[2], 7), delivery(K[2], 7)])
+        second.tell((5, 8), {K[1]: 6, D[1]: 6}, [SAID], deliveries=[delivery(D[2], 7), delivery(K[2], 7)])
         assert [each.id for each in reader.sinks()] == [D[1]], "K[1] may have been removed, D[1] was never told"
         assert (reader.intermediate(D[2]) is not None, reader.intermediate(K[2]) is not None) == (True, False)
-        assert reader.payload(D[1]) == (Kind.DELIVERY, "said")
+        assert reader.payloads([D[1]])[D[1]].value == "said"
 
 
 @pytest.mark.parametrize("begun", [None, (3, 2)])
@@ -189,10 +189,10 @@ def test_a_shard_of_which_nobody_has_read_anything_is_new(tmp_path: Path, begun:
     with QuickWriter(tmp_path / "g.db", clock_ms=lambda: 10**9) as writer, StoreReader(tmp_path / "g.db") as reader:
         Teller(writer, "first", begun).tell((7, empty), {K[0]: 5})
         writer.retain(100)
-        Teller(writer, "second", begun).tell((7, empty + 3), {K[0]: 5, D[1]: 6}, [SAID], sent=[delivery(D[2], 7)])
+        Teller(writer, "second", begun).tell((7, empty + 3), {K[0]: 5, D[1]: 6}, [SAID], deliveries=[delivery(D[2], 7)])
         assert [each.id for each in reader.sinks()] == [D[1]]
         assert reader.intermediate(D[2]) is not None
-        assert reader.payload(D[1]) == (Kind.DELIVERY, "said")
+        assert reader.payloads([D[1]])[D[1]].value == "said"
 
 
 def test_late_tuples_and_rows_that_cannot_be_read_go_after_a_time_and_stay_away(tmp_path: Path) -> None:

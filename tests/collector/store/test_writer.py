@@ -176,10 +176,12 @@ def test_sinks_are_read_by_time_and_stream_page_by_page(tmp_path: Path) -> None:
         after = None
         while page := reader.sinks(after=after, limit=3):
             found += [(each.ts, each.id) for each in page]
-            after = page[-1]
+            after = page[-1].ts, page[-1].id
         assert found == everything
-        assert [each.id for each in reader.sinks(from_ts=-5, to_ts=0, stream=6)] == [tuple_id(6, n) for n in (1, 2, 3)]
-        assert reader.sinks(stream=7) == []
+        of_6 = [tuple_id(6, n) for n in (1, 2, 3)]
+        assert [each.id for each in reader.sinks(from_ts=-5, to_ts=0, streams=[6])] == of_6
+        assert [each.id for each in reader.sinks(from_ts=-5, to_ts=0, streams=[6], newest_first=True)] == of_6[::-1]
+        assert reader.sinks(streams=[7]) == reader.sinks(streams=[]) == []
 
 
 def test_an_edge_or_a_label_of_an_unknown_sink_is_ignored(tmp_path: Path) -> None:

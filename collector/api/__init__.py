@@ -1,0 +1,1 @@
+"""The REST API: what the store knows, for people and programs."""

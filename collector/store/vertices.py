@@ -1,0 +1,137 @@
+"""Tuples of the graph, many at a time: what each of them is, and what it came from or went into directly.
+
+A sink that came from tuples which other agents sent has its direct origins in a relation of its own; every other one
+came directly from the sources of its edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from collector.store.packing import among, unpack
+from collector.store.tables import Tables
+from protocol.chunks import Numbers
+from protocol.graph import SinkFlag
+
+_SINK = "SELECT id, ts, stamp, label_stamp, flags, origins FROM sinks"
+
+
+class Sink(NamedTuple):
+    """A sink vertex; `label_stamp` is None as long as edges may be added to it."""
+
+    id: int
+    ts: int
+    stamp: int
+    label_stamp: int | None
+    flags: SinkFlag
+    origins: int
+
+
+class Source(NamedTuple):
+    """A source vertex; `label_stamp` is None as long as it may contribute to something. One that `is_sent` is an
+    intermediate tuple that stands for its sources."""
+
+    id: int
+    ts: int
+    stamp: int
+    label_stamp: int | None
+    is_sent: bool
+
+
+class Sent(NamedTuple):
+    """An intermediate tuple: a delivery of a Send."""
+
+    id: int
+    ts: int
+
+
+TupleFound = Sink | Source | Sent
+
+
+class Derivation(NamedTuple):
+    """One tuple came directly from another."""
+
+    origin: int
+    derived: int
+    is_late: bool
+
+
+def sink_of(row: tuple[int, int, int, int | None, int, int]) -> Sink:
+    """A row of the table."""
+    tuple_id, ts, stamp, label_stamp, flags, origins = row
+    return Sink(tuple_id, ts, stamp, label_stamp, SinkFlag(flags), origins)
+
+
+def find_tuples(tables: Tables, ids: Iterable[int]) -> dict[int, TupleFound]:
+    """What these tuples are, without those that neither the graph nor a Send knows."""
+    wanted = np.array(sorted(ids), "<i8")
+    found: dict[int, TupleFound] = {}
+    sources = tables.sources.find(wanted)
+    if len(sources[0]):
+        labels = tables.labels.find(sources[0])
+        label = dict(zip(labels[0].tolist(), labels[1].tolist(), strict=True))
+        for each, ts, stamp, sent in zip(*[column.tolist() for column in sources], strict=True):
+            found[each] = Source(each, ts, stamp, label.get(each), bool(sent))
+    left = [each for each in wanted.tolist() if each not in found]
+    for each in left:
+        row = tables.db.execute(f"{_SINK} WHERE id=?", (each,)).fetchone()
+        if row:
+            found[each] = sink_of(row)
+    left = [each for each in left if each not in found]
+    if left:
+        sent = tables.deliveries.find(np.array(left, "<i8"))
+        for each, ts in zip(sent[0].tolist(), sent[1].tolist(), strict=True):
+            found[each] = Sent(each, ts)
+    return found
+
+
+def origins_of(tables: Tables, ids: Iterable[int]) -> list[Derivation]:
+    """What these tuples came from directly."""
+    wanted = np.array(sorted(ids), "<i8")
+    derived, origins = tables.origins.find(wanted)[:2]
+    late = {pair for each in wanted.tolist() for pair in _late_of(tables, each)}
+    found = {
+        (origin, each): Derivation(origin, each, (origin, each) in late)
+        for each, origin in zip(derived.tolist(), origins.tolist(), strict=True)
+    }
+    for each in wanted[~among(wanted, np.unique(derived))].tolist():
+        row = tables.db.execute("SELECT edges FROM sinks WHERE id=?", (each,)).fetchone()
+        if row:
+            for origin in unpack(row[0], 2)[0].tolist():
+                found[origin, each] = Derivation(origin, each, False)
+            for origin, _ in (pair for pair in late if pair[1] == each):
+                found[origin, each] = Derivation(origin, each, True)
+    return [found[pair] for pair in sorted(found)]
+
+
+def _late_of(tables: Tables, sink: int) -> list[tuple[int, int]]:
+    """Late origins of a sink that are no origins of an intermediate tuple."""
+    query = "SELECT origin FROM late WHERE sink=? AND via IS NULL"
+    return [(origin, sink) for (origin,) in tables.db.execute(query, (sink,))]
+
+
+def derived_of(tables: Tables, ids: Iterable[int]) -> list[Derivation]:
+    """What came from these tuples directly."""
+    wanted = np.array(sorted(ids), "<i8")
+    origins, derived = tables.derived.find(wanted)
+    pairs = dict.fromkeys(zip(origins.tolist(), derived.tolist(), strict=True), False)
+    query = "SELECT sink FROM late WHERE origin=? AND via IS NULL"
+    late = [(each, sink) for each in wanted.tolist() for (sink,) in tables.db.execute(query, (each,))]
+    sources, sinks = tables.forward.find(wanted)
+    sources, sinks = _without_indirect(tables, sources, sinks)
+    pairs |= dict.fromkeys(zip(sources.tolist(), sinks.tolist(), strict=True), False)
+    if late:
+        late_origins, late_sinks = np.array(late, "<i8").T
+        direct = _without_indirect(tables, late_origins, late_sinks)
+        pairs |= dict.fromkeys(zip(direct[0].tolist(), direct[1].tolist(), strict=True), False)
+        pairs |= {pair: True for pair in late if pair in pairs}
+    return [Derivation(*pair, is_late) for pair, is_late in sorted(pairs.items())]
+
+
+def _without_indirect(tables: Tables, origins: Numbers, sinks: Numbers) -> tuple[Numbers, Numbers]:
+    """Pairs but for those of sinks that have their direct origins elsewhere."""
+    is_direct = ~tables.origins.known(sinks)
+    return origins[is_direct], sinks[is_direct]
