@@ -44,7 +44,7 @@ def entries(folder: Path, kinds: Sequence[Kind] = (), agent: str | None = None) 
             epochs: dict[tuple[str, int], int | None] = {}
             names: dict[int, StreamId] = {}
             for row in reader.rows(shard, reader.start(shard), reader.end(shard)):
-                if row.kind in (Kind.REGISTER, Kind.SNAPSHOT):
+                if row.kind in (Kind.REGISTER, Kind.SNAPSHOT, Kind.EPOCH):
                     _learn(row, epochs, names)
                 kind = Kind(row.data[0]) if row.kind == Kind.PAYLOAD else Kind(row.kind)
                 if (kinds and kind not in kinds) or (agent is not None and row.agent != agent):
@@ -60,7 +60,9 @@ def entries(folder: Path, kinds: Sequence[Kind] = (), agent: str | None = None) 
 def _learn(row: Row, epochs: dict[tuple[str, int], int | None], names: dict[int, StreamId]) -> None:
     """The names of streams: where they are told, or in a snapshot if that was in a segment that is gone."""
     told = decode(row.data)
-    if row.kind == Kind.REGISTER:
+    if row.kind == Kind.EPOCH:
+        epochs[row.agent, row.nonce] = told
+    elif row.kind == Kind.REGISTER:
         number, agent, epoch, name, nonce = told
         names[number] = StreamId(agent, epoch, name, nonce)
         if (agent, nonce) == (row.agent, row.nonce):  # of others it says how they count themselves
@@ -82,7 +84,7 @@ def _records(row: Row, epoch: int, names: dict[int, StreamId]) -> Iterator[Any]:
             chunk = read_progress(row.data)
             for number, watermark, hold in zip(chunk.stream, chunk.watermark, chunk.hold, strict=True):
                 yield Progress(names[int(number)], int(watermark), int(hold))
-        case Kind.REGISTER | Kind.SNAPSHOT:
+        case Kind.REGISTER | Kind.SNAPSHOT | Kind.EPOCH:
             yield decode(row.data)
         case Kind.RETIRE:
             yield None

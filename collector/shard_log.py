@@ -254,6 +254,8 @@ class ShardLog:
         if missing is not None:
             made.add_gap(missing)
         made.seq = max(header.seq, state.next_seq)
+        if found is None:
+            made.add(Kind.EPOCH, _PACKER.encode(state.epoch))
         before = len(made.rows)
         try:
             self._make_rows(made, known, decode_batch(arrival.data, agent))

@@ -129,6 +129,9 @@ class LogRows:
         if is_own:
             self._db.execute("UPDATE starts SET epoch=? WHERE number=?", (epoch, start))
 
+    def _epoch(self, row: Row) -> None:
+        self._db.execute("UPDATE starts SET epoch=? WHERE number=?", (int(decode(row.data)), self.start_of(row)))
+
     def _add_stream(self, number: int, agent: str, nonce: int, epoch: int | None, name: str, is_own: bool) -> None:
         """Whose stream it is knows best by which number people know its epoch."""
         statement = _OWN_STREAM if is_own else _OTHER_STREAM
@@ -221,6 +224,7 @@ def _decoded(row: Row) -> list[Any]:
 
 
 _KEEPERS: dict[int, Callable[[LogRows, Row], None]] = {
+    Kind.EPOCH: LogRows._epoch,
     Kind.REGISTER: LogRows._register,
     Kind.SNAPSHOT: LogRows._snapshot,
     Kind.PLAN: LogRows._plan,

@@ -66,6 +66,8 @@ class Kind(IntEnum):
     REGISTER = 33
     RETIRE = 34
     PAYLOAD = 35
+    EPOCH = 36
+    """By which number people know a start of an agent: told with its first batch."""
 
 
 class EventKind(IntEnum):

@@ -17,7 +17,7 @@ from protocol.wire.sections import EventKind, Kind
 from protocol.wire.values import decode
 from tests.collector.simulation import Life
 
-_SAYS_NOTHING = (Kind.GAP, Kind.PLAN, Kind.END, Kind.REGISTER)
+_SAYS_NOTHING = (Kind.EPOCH, Kind.GAP, Kind.PLAN, Kind.END, Kind.REGISTER)
 
 
 def judge(folder: Path, lives: Iterable[Life], *, in_order: bool) -> None:

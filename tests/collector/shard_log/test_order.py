@@ -143,9 +143,20 @@ def test_a_stream_is_registered_once_per_epoch_that_names_it(shard: Shard) -> No
     assert len(set(numbers)) == 1
 
 
+def test_every_start_says_once_by_which_number_people_know_it(shard: Shard) -> None:
+    again = FakeAgent(nonce=2)
+    for seq in range(3):
+        for agent in (AGENT, again):
+            shard.take(agent, agent.framed(seq, event(seq)))
+        shard.reopen()
+    found = [(entry.nonce, entry.seq, entry.record) for entry in shard.entries(Kind.EPOCH)]
+    assert found == [(AGENT.nonce, 0, AGENT.epoch), (again.nonce, 0, AGENT.epoch + 1)]
+
+
 def test_a_batch_may_hold_several_gaps_and_kinds(shard: Shard) -> None:
     shard.take(AGENT, AGENT.framed(0, Declared("{}"), Gap("a", 7, 70), Gap("b", 8, 80), event(0), End(5)))
-    assert [kind for kind, *_ in shard.entries()] == [Kind.PLAN, Kind.GAP, Kind.GAP, Kind.END, Kind.EVENT]
+    told = [Kind.EPOCH, Kind.PLAN, Kind.GAP, Kind.GAP, Kind.END, Kind.EVENT]
+    assert [kind for kind, *_ in shard.entries()] == told
     assert findings(shard) == []
 
 

@@ -241,7 +241,7 @@ def test_what_damage_has_cost_has_a_name_in_the_log(shard: Shard) -> None:
     assert path.with_suffix(".arrows.damaged").read_bytes() == found
     (entry,) = shard.entries(Kind.GAP)
     assert (entry.agent, entry.nonce, entry.epoch) == (NOBODY, 0, None)
-    assert "what followed row 3 of segment 1, up to row 5 of segment 1," in entry.record.reason
+    assert "what followed row 5 of segment 1, up to row 7 of segment 1," in entry.record.reason
     assert "shard-05/000000000001.arrows.damaged" in entry.record.reason
     (fault,) = findings(shard)
     assert entry.record.reason in fault
