@@ -9,20 +9,21 @@ from typing import Any
 
 def as_json(value: Any) -> str:
     """A value as JSON. What JSON does not know becomes a text: bytes in hex, times, numbers that are none."""
-    return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(as_plain(value), ensure_ascii=False, separators=(",", ":"))
 
 
-def _plain(value: Any) -> Any:
+def as_plain(value: Any) -> Any:
+    """The same as values that JSON has."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
         return value if isfinite(value) else str(value)
     if isinstance(value, dict):
-        return {key if isinstance(key, str) else str(key): _plain(part) for key, part in value.items()}
+        return {key if isinstance(key, str) else str(key): as_plain(part) for key, part in value.items()}
     if isinstance(value, bytes):
         return value.hex()
     if hasattr(value, "tolist"):  # an array, which is also a tuple
-        return _plain(value.tolist())
+        return as_plain(value.tolist())
     if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
+        return [as_plain(part) for part in value]
     return str(value)
