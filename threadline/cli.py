@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from threadline.commands.forward import forward
+from threadline.commands.serve import serve
 from threadline.terminal import address, fail, print_line
 
 _MOST_HOURS = 24 * 366 * 1000  # that somebody may mean
@@ -221,6 +223,9 @@ def spark(
         typer.echo(f"threadline: {error}", err=True)
         raise typer.Exit(1 if error.has_begun else 2) from None
 
+
+app.command()(serve)
+app.command()(forward)
 
 log_app = typer.Typer(name="log", help="Look at the durable log.", no_args_is_help=True)
 app.add_typer(log_app)

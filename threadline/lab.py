@@ -1,7 +1,8 @@
-"""Services as processes on this machine, on free ports: for the demo, the benchmarks and the system tests."""
+"""Services as processes on this machine, on free ports: for the lab, the demo, the benchmarks and the system tests."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import socket
@@ -18,7 +19,10 @@ from types import TracebackType
 from typing import Protocol, Self
 
 import broker
+from protocol.address import format_address
 
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
 _PORTS = range(20_000, 32_000)
 _RANDOM = SystemRandom()
 
@@ -46,6 +50,11 @@ def find_mosquitto() -> str | None:
     return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 
 
+def _end_with_parent() -> None:
+    """In a new process: SIGTERM when the thread that has made it is gone, however it went."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0)
+
+
 class Service(ABC):
     """A process with a log file, started and stopped as often as one likes."""
 
@@ -66,15 +75,24 @@ class Service(ABC):
     def is_ready(self) -> bool:
         """Whether it serves."""
 
-    def start(self) -> Self:
-        """Start the process and wait until it is ready."""
+    def launch(self, apart: bool = False) -> subprocess.Popen[bytes]:
+        """Start the process and wait for nothing. Apart: a Ctrl-C is not for it, and it ends with its caller, which may
+        have one thread only."""
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            self.process = subprocess.Popen(
+                self.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                start_new_session=apart, preexec_fn=_end_with_parent if apart else None,  # noqa: PLW1509
+            )  # fmt: skip
+        return self.process
+
+    def start(self) -> Self:
+        """Start the process and wait until it is ready."""
+        process = self.launch()
         give_up = time.monotonic() + self.start_s
         while not self.is_ready():
-            if self.process.poll() is not None:
-                raise ServiceFailed(f"{self.name} ended with {self.process.returncode}:\n{self.tail()}")
+            if process.poll() is not None:
+                raise ServiceFailed(f"{self.name} ended with {process.returncode}:\n{self.tail()}")
             if time.monotonic() > give_up:
                 self.kill()
                 raise ServiceFailed(f"{self.name} is not ready after {self.start_s:.0f} s:\n{self.tail()}")
@@ -248,9 +266,17 @@ class SparkService(Service):
 class GatewayService(Service):
     """`threadline gateway` on a fixed free port, so that it can come back where its clients look for it."""
 
-    def __init__(self, folder: Path, broker: BrokerAddress, *options: str, name: str = "gateway") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        broker: BrokerAddress,
+        *options: str,
+        name: str = "gateway",
+        listen: tuple[str, int] = ("127.0.0.1", 0),
+    ) -> None:
         super().__init__(name, folder)
-        self.port = free_port(socket.SOCK_DGRAM)
+        self.host = listen[0]
+        self.port = listen[1] or free_port(socket.SOCK_DGRAM)
         self.metrics_port = free_port()
         self._broker = broker
         self._state = folder / f"{name}-state"
@@ -258,12 +284,12 @@ class GatewayService(Service):
 
     @property
     def address(self) -> tuple[str, int]:
-        return "127.0.0.1", self.port
+        return self.host, self.port
 
     def command(self) -> Sequence[str]:
         return [
             *(sys.executable, "-m", "threadline", "gateway"),
-            *("--listen", f"127.0.0.1:{self.port}"),
+            *("--listen", format_address(*self.address)),
             *("--mqtt", self._broker.address, "--mqtt-version", self._broker.version),
             *("--state", str(self._state), "--metrics", f"127.0.0.1:{self.metrics_port}"),
             *self._options,
@@ -273,3 +299,63 @@ class GatewayService(Service):
         """Listening, and connected to the broker if that is there."""
         output = self.output()
         return "gateway ready" in output and ("mqtt connected" in output or not self._broker.is_ready())
+
+
+class ApiService(Service):
+    """`threadline serve` of a store, which need not be there yet."""
+
+    def __init__(
+        self,
+        folder: Path,
+        broker: BrokerAddress,
+        store: str,
+        *options: str,
+        name: str = "api",
+        listen: tuple[str, int] = ("127.0.0.1", 0),
+    ) -> None:
+        super().__init__(name, folder)
+        self.host = listen[0]
+        self.port = listen[1] or free_port()
+        self._broker = broker
+        self._store = store
+        self._options = options
+
+    @property
+    def url(self) -> str:
+        return f"http://{format_address(self.host, self.port)}"
+
+    def command(self) -> Sequence[str]:
+        return [
+            *(sys.executable, "-m", "threadline", "serve", "--store", self._store, "--mqtt", self._broker.address),
+            *("--listen", format_address(self.host, self.port), *self._options),
+        ]
+
+    def is_ready(self) -> bool:
+        """It answers. What it answers depends on the store."""
+        return "api ready" in self.output()
+
+
+class AgentService(Service):
+    """`threadline-agent run` of an app file, with a spool in `folder` that outlives its processes."""
+
+    stop_s = 20.0  # it waits some time for acknowledgements first
+
+    def __init__(
+        self, folder: Path, agent: str, app: Path, gateway: tuple[str, int], *options: str, name: str = ""
+    ) -> None:
+        super().__init__(name or agent, folder)
+        self.agent = agent
+        self.spool = folder / f"{agent}-spool"
+        self._app = app
+        self._gateway = gateway
+        self._options = options
+
+    def command(self) -> Sequence[str]:
+        return [
+            *(sys.executable, "-m", "edge_agent.cli", "run", str(self._app), "--name", self.agent),
+            *("--gateway", format_address(*self._gateway), "--spool", str(self.spool), *self._options),
+        ]
+
+    def is_ready(self) -> bool:
+        """It has begun. It need not reach its gateway for that."""
+        return f"agent {self.agent} epoch" in self.output()

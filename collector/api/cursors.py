@@ -33,7 +33,10 @@ def decode(of: str, text: str | None, *types: type) -> tuple[Any, ...] | None:
         if kind != of or (types and [type(each) for each in values] != list(types)):
             raise ValueError("of another list")
     except (ValueError, TypeError) as error:
-        raise Problem(
-            400, f"this is no cursor of {of}: take `next` of the page before, with the same filters", "cursor"
-        ) from error
+        raise no_cursor(of) from error
     return tuple(values)
+
+
+def no_cursor(of: str) -> Problem:
+    """What is wrong with a text that is no cursor of a list."""
+    return Problem(400, f"this is no cursor of {of}: take `next` of the page before, with the same filters", "cursor")

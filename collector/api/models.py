@@ -26,9 +26,12 @@ class Model(BaseModel):
 class Label(Model):
     """Since when a vertex is complete or expired."""
 
-    stamp: int | None = Field(None, description="How far the sinks had come in event time; None if all had ended.")
+    stamp: int | None = Field(
+        default=None, description="How far the sinks had come in event time; None if all had ended."
+    )
     written_ms: int | None = Field(
-        None, description="When the store was told, at the earliest. None if that is so long ago that it is forgotten."
+        default=None,
+        description="When the store was told, at the earliest. None if that is so long ago that it is forgotten.",
     )
 
 
@@ -67,7 +70,7 @@ class TupleVertex(Model):
     ts: int | None
     state: Literal["alive", "expired", "open", "complete", "incomplete"] | None
     since: Label | None = None
-    origins: int | None = Field(None, description="Of a sink: from how many readings it came.")
+    origins: int | None = Field(default=None, description="Of a sink: from how many readings it came.")
     payload: Any = None
 
 
@@ -140,5 +143,73 @@ class Graph(Model):
 
     vertices: list[Vertex]
     edges: list[Edge]
-    next: str | None = Field(None, description="The cursor of the next page; None if this was all.")
-    truncated: bool = Field(False, description="There is more, and it cannot be paged: ask for less at a time.")
+    next: str | None = Field(default=None, description="The cursor of the next page; None if this was all.")
+    truncated: bool = Field(default=False, description="There is more, and it cannot be paged: ask for less at a time.")
+
+
+class Sinks(Graph):
+    """Results, by time."""
+
+    examined: int = Field(
+        description="How many results were looked at. With `where`, a page may have few or none though there are more"
+        " behind it: follow `next`."
+    )
+
+
+class Origins(Graph):
+    """A vertex, everything that it came from, and the edges between them."""
+
+    lost: list[str] = Field(
+        default_factory=list,
+        description="Of a result: tuples it came from that are lost, so what they came from is too.",
+    )
+
+
+class Results(Graph):
+    """A vertex, everything that came from it, and the edges between them."""
+
+    may_touch_more: bool | None = Field(
+        default=None, description="Whether a reading can still contribute to more; None if that is not known."
+    )
+
+
+class Lineage(Graph):
+    """What is around a vertex, so many steps away, with the tuples that agents sent to each other."""
+
+    levels: dict[str, int] = Field(description="How many steps each vertex is away from the one that was asked for.")
+    unresolved: list[str] = Field(
+        default_factory=list, description="Tasks that others have named as dependencies, and of which nothing is known."
+    )
+
+
+class Paths(Graph):
+    """Ways from origins to what came from them."""
+
+    paths: list[list[str]] = Field(description="Each from its origin to what came from it, as ids of the vertices.")
+
+
+class StillReached(Model):
+    """Results that are yet to come may depend on such readings."""
+
+    source: str = Field(description="AGENT/STREAM of the readings.")
+    sink: str = Field(description="AGENT/STREAM of the results.")
+    from_ms: int | None = Field(
+        default=None, description="Readings from this time on can still contribute there; None: any of them."
+    )
+
+
+class Impact(Graph):
+    """What readings have touched, and what they can still touch. The vertices are the results that they touched; with
+    `edges`, also the readings."""
+
+    sources: int = Field(description="How many of the readings have contributed to something.")
+    alive: int = Field(description="How many of them can still contribute to more.")
+    expired: int
+    unknown: list[str] = Field(
+        default_factory=list, description="Readings that were asked for and have contributed to nothing so far."
+    )
+    unknown_count: int = Field(default=0, description="How many those are; at most 100 are named.")
+    results: int = Field(description="How many results they have touched, on all pages together.")
+    still_reached: list[StillReached] = Field(
+        default_factory=list, description="Where readings that are not expired can still contribute to something."
+    )

@@ -41,7 +41,7 @@ class FieldProblem(BaseModel):
 class ProblemDetails(BaseModel):
     """Problem details of RFC 9457."""
 
-    type: str = Field("about:blank", description="about:blank: the title says all that the status means.")
+    type: str = Field(default="about:blank", description="about:blank: the title says all that the status means.")
     title: str
     status: int
     detail: str = Field(description="What is wrong, and what to do about it.")

@@ -9,7 +9,8 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from collector.store.plain import as_json
+from collector.store.captured_graph import add_names
+from collector.plain import as_json
 from protocol.events import DataItem, Event, TaskBegun, TaskEnded, WorkflowBegun, WorkflowEnded
 
 _WORKFLOW_BEGUN = """INSERT INTO workflows (start, key, id, begun_ts, attributes) VALUES (?,?,?,?,?)
@@ -58,3 +59,4 @@ def _add_data(db: sqlite3.Connection, task: tuple[int, int], is_generated: bool,
         for place, item in enumerate(items)
     ]
     db.executemany("INSERT OR IGNORE INTO data VALUES (?,?,?,?,?,?,?,?)", rows)
+    add_names(db, task[0], items, is_generated)

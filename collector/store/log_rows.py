@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from collector.store.captured import add_events
-from collector.store.plain import as_json
+from collector.store.nonces import signed
+from collector.plain import as_json
 from collector.store.replay import Replay
-from collector.store.schema import signed
 from protocol.chunks import read_progress
 from protocol.ids import StreamId
 from protocol.row import Row

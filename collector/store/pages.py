@@ -99,6 +99,12 @@ class Pages:
         """All entries of a page, by id."""
         return _by_id(self._entries(page))
 
+    def size_bytes(self, tuple_id: int) -> int:
+        """About how much has to be read to find an id."""
+        query = f"SELECT coalesce(sum(length(data)), 0) FROM {self._table} WHERE page=?"
+        (size,) = self._db.execute(query, (tuple_id >> PAGE_BITS,)).fetchone()
+        return int(size)
+
     def pages(self, after: int = -1) -> Iterator[int]:
         """The numbers of all pages, in order. Pages may change meanwhile."""
         query = f"SELECT page FROM {self._table} WHERE page>? ORDER BY page LIMIT 1"

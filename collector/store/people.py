@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 from collector.store.connection import errors_told, transaction
 from collector.store.errors import TooSlow
-from collector.store.schema import unsigned
+from collector.store.nonces import signed, unsigned
 from protocol.ids import StreamId
 from protocol.records import BEGINNING, END_OF_TIME
 from protocol.wire.sections import Kind, decode_section
@@ -129,48 +129,6 @@ class Kept(NamedTuple):
     seen_ms: int
 
 
-class Workflow(NamedTuple):
-    """A captured workflow; what is None has not been told."""
-
-    agent: str
-    nonce: int
-    key: int
-    id: str | None
-    begun_ts: int | None
-    ended_ts: int | None
-    status: str | None
-    error: str | None
-    attributes: Any
-
-
-class Task(NamedTuple):
-    """A captured task; without an end it is running."""
-
-    agent: str
-    nonce: int
-    key: int
-    workflow: int | None
-    id: str | None
-    transformation: str | None
-    begun_ts: int | None
-    ended_ts: int | None
-    status: str | None
-    error: str | None
-
-
-class Data(NamedTuple):
-    """Data as a task used or generated it."""
-
-    agent: str
-    nonce: int
-    task: int
-    is_generated: bool
-    id: str
-    workflow_id: str
-    derivations: list[str]
-    attributes: Any
-
-
 class People:
     """Answers over one connection that only reads."""
 
@@ -256,6 +214,19 @@ class People:
         rows = self._rows(f"{_START} WHERE agent=? ORDER BY last_seen_ms, epoch, number", agent)
         return [_start(row) for row in rows]
 
+    def start_named(self, number: int) -> tuple[str, int, int | None]:
+        """The agent, nonce and epoch of a start."""
+        ((agent, nonce, epoch),) = self._rows("SELECT agent, nonce, epoch FROM starts WHERE number=?", number)
+        return agent, unsigned(nonce), epoch
+
+    def start_number(self, agent: str, epoch: int | None, nonce: int | None = None) -> int | None:
+        """The start of an agent with this epoch or, if that is None, with this nonce."""
+        if epoch is None:
+            found = self._rows("SELECT number FROM starts WHERE agent=? AND nonce=?", agent, signed(nonce or 0))
+        else:
+            found = self._rows("SELECT number FROM starts WHERE agent=? AND epoch=? ORDER BY number", agent, epoch)
+        return found[-1][0] if found else None
+
     def agents(self, *, name: str | None = None, seen: Span = EVER, after: str = "", limit: int = -1) -> list[Start]:
         """Agents by name, each as of the start that was heard last, if that was within a span of time. `after` is the
         name of the last one of the page before."""
@@ -325,46 +296,6 @@ class People:
             records = decode_section(kind, data, StreamId(name, 0, "", unsigned(nonce)))
             found.append(Kept(number, name, unsigned(nonce), seq, cast("list[Any]", records), seen_ms))
         return found
-
-    def workflows(self, workflow_id: str | None = None) -> list[Workflow]:
-        """Workflows by when they began, all or those of one id."""
-        rows = self._rows(
-            "SELECT agent, nonce, key, id, begun_ts, ended_ts, workflows.status, error, attributes FROM workflows"
-            " JOIN starts ON number = start WHERE ?1 IS NULL OR id = ?1 ORDER BY begun_ts, start, key",
-            workflow_id,
-        )
-        return [
-            Workflow(agent, unsigned(nonce), *rest, attributes and json.loads(attributes))  # type: ignore[call-arg]
-            for agent, nonce, *rest, attributes in rows
-        ]
-
-    def tasks(
-        self, *, agent: str | None = None, workflow: int | None = None, is_running: bool | None = None
-    ) -> list[Task]:
-        """Tasks by when they began: of an agent, of a workflow (by its key), running or ended, or all."""
-        values: list[str | int] = []
-        query = "SELECT agent, nonce, key, workflow, id, transformation, begun_ts, ended_ts,"
-        query += " tasks.status, error FROM tasks JOIN starts ON number = start WHERE 1"
-        if agent is not None:
-            query, values = f"{query} AND agent = ?", [*values, agent]
-        if workflow is not None:
-            query, values = f"{query} AND workflow = ?", [*values, workflow]
-        if is_running is not None:
-            query += f" AND ended_ts IS {'' if is_running else 'NOT '}NULL"
-        rows = self._rows(f"{query} ORDER BY begun_ts, start, key", *values)
-        return [Task(name, unsigned(nonce), *rest) for name, nonce, *rest in rows]
-
-    def data(self, data_id: str) -> list[Data]:
-        """All uses and makings of data of this id."""
-        rows = self._rows(
-            "SELECT agent, nonce, task, generated, id, workflow_id, derivations, attributes FROM data"
-            " JOIN starts ON number = start WHERE id = ? ORDER BY start, task, generated, place",
-            data_id,
-        )
-        return [
-            Data(name, unsigned(nonce), task, bool(made), each, of, json.loads(sources), json.loads(attributes))
-            for name, nonce, task, made, each, of, sources, attributes in rows
-        ]
 
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         with self.moment():

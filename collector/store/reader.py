@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from collector.store import feed
+from collector import filters
+from collector.store import captured_graph, captured_rows, feed
+from collector.store.captured_graph import DataNode
+from collector.store.captured_rows import (
+    DataQuery,
+    DataRow,
+    Page,
+    RunKey,
+    TaskQuery,
+    TaskRow,
+    WorkflowQuery,
+    WorkflowRow,
+)
+from collector.store.compared import Comparison, compare
 from collector.store.connection import connect_reader, errors_told
 from collector.store.feed import Change, Cursor
 from collector.store.packing import unpack
 from collector.store.pages import PAGE_BITS
 from collector.store.payloads import Payload, Payloads
-from collector.store.people import People
+from collector.store.people import People, Span
 from collector.store.tables import Tables
 from collector.store.vertices import (
     Derivation,
@@ -32,6 +46,8 @@ from protocol.graph import EdgeFlag, Reason
 from protocol.records import BEGINNING, END_OF_TIME
 
 _SINK = "SELECT id, ts, stamp, label_stamp, flags, origins FROM sinks"
+_FEW = 1_000
+_NO_START = 0  # they are numbered from 1
 SinkState = Literal["open", "complete", "incomplete"]
 _STATES: dict[SinkState, str] = {
     "open": "label_stamp IS NULL",
@@ -95,6 +111,7 @@ class StoreReader(People):
         super().__init__(path, connect_reader(path))
         self._tables = Tables(self._db)
         self._payloads = Payloads(self._db)
+        filters.register(self._db)
 
     def __enter__(self) -> Self:
         return self
@@ -162,6 +179,34 @@ class StoreReader(People):
                 rows = [row for each in values for row in self._db.execute(only, each)]
         return [SinkCount(*row) for row in rows]
 
+    def times(self, streams: Iterable[int] | None, agent: str | None) -> tuple[int | None, int | None]:
+        """From when to when there are sinks, of some streams, or else tasks, of an agent. What is at the ends of time
+        does not count."""
+        sinks = f"SELECT min(ts), max(ts) FROM sinks WHERE ts > {BEGINNING} AND ts < {END_OF_TIME}"
+        with self.moment():
+            if streams is None:
+                found = self._db.execute(sinks).fetchall()
+            else:
+                of_stream = f"{sinks} AND id >> {SEQ_BITS} = ?"
+                found = [self._db.execute(of_stream, (stream,)).fetchone() for stream in streams]
+            known = [each for pair in found for each in pair if each is not None]
+            if not known:
+                tasks = "SELECT min(begun_ts), max(begun_ts) FROM tasks JOIN starts ON number = start"
+                pair = self._db.execute(f"{tasks} WHERE ?1 IS NULL OR agent = ?1", (agent,)).fetchone()
+                known = [each for each in pair if each is not None]
+        return min(known, default=None), max(known, default=None)
+
+    def count_tasks(
+        self, from_ms: int, to_ms: int, width_ms: int, agent: str | None
+    ) -> tuple[dict[int, int], dict[int, int]]:
+        """By slot of time: how many tasks have begun there, and how many of those have failed."""
+        query = (
+            "SELECT (begun_ts - ?1) / ?3, count(*), sum(coalesce(tasks.status, '') = 'failed') FROM tasks"
+            " JOIN starts ON number = start WHERE begun_ts BETWEEN ?1 AND ?2 AND (?4 IS NULL OR agent = ?4) GROUP BY 1"
+        )
+        rows = self._rows(query, from_ms, to_ms, width_ms, agent)
+        return {slot: begun for slot, begun, _ in rows}, {slot: failed for slot, _, failed in rows}
+
     def sources_of(self, stream: int, from_ts: int, to_ts: int, most: int) -> Numbers | None:
         """The ids of the source vertices of a stream from one time to another; None if there are more than `most`."""
         found: list[Numbers] = []
@@ -200,14 +245,20 @@ class StoreReader(People):
         edges = sorted(zip(ids.tolist(), flags.tolist(), strict=True))
         return [OriginEdge(each, times[each], EdgeFlag(flag)) for each, flag in edges]
 
-    def edges_of(self, sink: int) -> list[tuple[int, EdgeFlag]]:
-        """The sources of a sink by id, and what is special about each of them."""
+    def edges_of(self, sink: int) -> list[tuple[int, int]]:
+        """The sources of a sink by id, and what is special about each of them (EdgeFlag)."""
         with self.moment():
             found = self._db.execute("SELECT edges FROM sinks WHERE id=?", (sink,)).fetchone()
         if not found:
             return []
-        columns = unpack(found[0], 2)
-        return [(each, EdgeFlag(flag)) for each, flag in sorted(zip(*(part.tolist() for part in columns), strict=True))]
+        ids, flags = (column.tolist() for column in unpack(found[0], 2))
+        return sorted(zip(ids, flags, strict=True))
+
+    def origin_count(self, sink: int) -> int | None:
+        """How many sources a sink has, None if it is no sink."""
+        with self.moment():
+            found = self._db.execute("SELECT origins FROM sinks WHERE id=?", (sink,)).fetchone()
+        return found[0] if found else None
 
     def forward(self, source: int) -> list[int]:
         """The sinks of a source, by id."""
@@ -219,6 +270,28 @@ class StoreReader(People):
         with self.moment():
             found, sinks = self._tables.forward.find(sources)
         return found, sinks
+
+    def forward_bytes(self, source: int) -> int:
+        """About how much has to be read to know the sinks of a source."""
+        with self.moment():
+            return self._tables.forward.size_bytes(source)
+
+    def late_touched(self, sources: Numbers) -> tuple[Numbers, Numbers]:
+        """The late relation from some origins, as columns of origins and sinks."""
+        with self.moment():
+            if len(sources) <= _FEW:
+                query = "SELECT origin, sink FROM late WHERE origin=?"
+                pairs = [pair for each in sources.tolist() for pair in self._db.execute(query, (each,))]
+            else:
+                pairs = self._db.execute("SELECT origin, sink FROM late").fetchall()
+        origins, sinks = np.array(pairs, "<i8").reshape(-1, 2).T
+        is_wanted = np.isin(origins, sources)
+        return origins[is_wanted], sinks[is_wanted]
+
+    def states_of(self, ids: Numbers) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """For each tuple whether it is a source vertex, and whether it is expired."""
+        with self.moment():
+            return self._tables.sources.known(ids), self._tables.labels.known(ids)
 
     def origins_of(self, ids: Iterable[int]) -> list[Derivation]:
         """What these tuples came from directly."""
@@ -247,6 +320,31 @@ class StoreReader(People):
             rows = self._db.execute("SELECT * FROM late WHERE sink=? ORDER BY origin", (sink,)).fetchall()
         return [_late(row) for row in rows]
 
+    def late_sinks_of(self, origin: int) -> list[int]:
+        """The sinks that an origin came too late for, by id."""
+        with self.moment():
+            rows = self._db.execute("SELECT sink FROM late WHERE origin=? ORDER BY sink", (origin,)).fetchall()
+        return [sink for (sink,) in rows]
+
+    def late(self, streams: Iterable[int] | None, span: Span, after: tuple[int, int], limit: int) -> list[LateOrigin]:
+        """The late relation by sink and origin: of sinks of some streams, and of origins within a span of time. `after`
+        is (sink, origin) of the last one of the page before."""
+        query = (
+            "SELECT * FROM late WHERE (sink, origin) > (?, ?) AND origin_ts BETWEEN ? AND ? {} ORDER BY sink, origin"
+            " LIMIT ?"
+        )
+        values = (*after, *span)
+        with self.moment():
+            if streams is None:
+                return [_late(row) for row in self._db.execute(query.format(""), (*values, limit))]
+            of_stream = query.format("AND sink BETWEEN ? AND ?")
+            rows: list[LateOrigin] = []
+            for stream in sorted(set(streams)):
+                bounds = (stream << SEQ_BITS, ((stream + 1) << SEQ_BITS) - 1)
+                found = self._db.execute(of_stream, (*values, *bounds, limit - len(rows)))
+                rows += [_late(row) for row in found]
+        return rows
+
     def lost_of(self, sink: int) -> list[int]:
         """The intermediate tuples that a sink came from and that will never come."""
         with self.moment():
@@ -262,7 +360,76 @@ class StoreReader(People):
         with self.moment():
             return self._payloads.find(ids)
 
+    # Captured
+
+    def tasks(self, query: TaskQuery) -> Page[TaskRow]:
+        """Tasks by what was asked."""
+        with self.moment():
+            return captured_rows.find_tasks(self._db, query)
+
+    def data(self, query: DataQuery) -> Page[DataRow]:
+        """Data by what was asked, as tasks had it."""
+        with self.moment():
+            return captured_rows.find_data(self._db, query)
+
+    def workflows(self, query: WorkflowQuery) -> Page[WorkflowRow]:
+        """Runs of workflows by what was asked."""
+        with self.moment():
+            return captured_rows.find_workflows(self._db, query)
+
+    def tasks_at(self, keys: Iterable[RunKey]) -> dict[RunKey, TaskRow]:
+        """These tasks, as far as they are there."""
+        with self.moment():
+            return captured_rows.tasks_at(self._db, keys)
+
+    def workflows_at(self, keys: Iterable[RunKey]) -> dict[RunKey, WorkflowRow]:
+        """These runs of workflows, as far as they are there."""
+        with self.moment():
+            return captured_rows.workflows_at(self._db, keys)
+
+    def has_captured(self, node: captured_graph.Node) -> bool:
+        """Whether there is such a task, or such data."""
+        with self.moment():
+            return captured_graph.exists(self._db, node)
+
+    def captured_origins_of(self, nodes: Iterable[captured_graph.Node]) -> captured_graph.Level:
+        """What these tasks and data came from directly."""
+        with self.moment():
+            return captured_graph.origins_of(self._db, nodes)
+
+    def captured_derived_of(self, nodes: Iterable[captured_graph.Node]) -> captured_graph.Level:
+        """What came from these tasks and data directly."""
+        with self.moment():
+            return captured_graph.derived_of(self._db, nodes)
+
+    def data_meant(self, start: int, workflow_id: str, data_id: str) -> list[DataNode]:
+        """The data that a start means by a name."""
+        with self.moment():
+            return list(captured_graph.meant_by(self._db, start, workflow_id, data_id))
+
+    def data_named(self, workflow_id: str, data_id: str) -> list[DataNode]:
+        """All data of a name."""
+        with self.moment():
+            meant = captured_graph.meant_by(self._db, _NO_START, workflow_id, data_id)
+            return [node for node in meant if captured_graph.exists(self._db, node)]
+
+    def attributes_of(self, nodes: Iterable[DataNode]) -> dict[DataNode, Any]:
+        """What was last told of data, if anything was."""
+        with self.moment():
+            told = captured_graph.told_of(self._db, nodes)
+        return {node: row.attributes for node, row in told.items()}
+
+    def compare(self, runs: Sequence[RunKey]) -> Comparison:
+        """Several runs of workflows side by side."""
+        with self.moment():
+            return compare(self._db, runs)
+
     # All of it
+
+    def last_written_ms(self) -> int | None:
+        """When something was last written."""
+        rows = self._rows("SELECT written_ms FROM batches ORDER BY number DESC LIMIT 1")
+        return rows[0][0] if rows else None
 
     def every_sink(self) -> Iterator[Sink]:
         """All sinks by id."""

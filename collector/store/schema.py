@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from collector.store import captured_graph
 from collector.store.errors import StoreUnusable
 from collector.store.pages import MIXED
 from collector.store.tables import Tables
@@ -134,6 +135,7 @@ CREATE TABLE derived_pages (
 CREATE INDEX derived_pages_by_page ON derived_pages (page, tier, tag);
 CREATE INDEX sinks_by_stream ON sinks (id >> 36, ts);
 CREATE INDEX sinks_incomplete ON sinks (ts) WHERE flags <> 0;
+CREATE INDEX tasks_by_begun ON tasks (begun_ts);
 CREATE INDEX late_by_origin ON late (origin);
 CREATE INDEX streams_by_name ON streams (agent, name);
 CREATE INDEX batches_by_stamp ON batches (stamp, written_ms);
@@ -156,7 +158,7 @@ Step = tuple[str, Callable[[sqlite3.Connection], None] | None]
 STEPS: tuple[Step, ...] = (
     (_GRAPH + _PAGES + _PAYLOADS + _AGENTS + _CAPTURED, None),
     (_KEPT_FOR_A_TIME, None),
-    (_ASKED_FOR, _turn_origins),
+    (_ASKED_FOR + captured_graph.TABLES + captured_graph.FILL, _turn_origins),
 )
 """Step n makes version n + 1 of version n. A step that was released is never changed."""
 
@@ -186,13 +188,3 @@ def migrate(db: sqlite3.Connection, version: int) -> None:
             fill(db)
     db.execute(f"PRAGMA application_id={APPLICATION_ID}")
     db.execute(f"PRAGMA user_version={len(STEPS)}")
-
-
-def signed(nonce: int) -> int:
-    """SQLite has no unsigned integers."""
-    return nonce - (1 << 64) if nonce >> 63 else nonce
-
-
-def unsigned(nonce: int) -> int:
-    """What `signed` was given."""
-    return nonce & 0xFFFFFFFFFFFFFFFF

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from collector.store import StoreReader
+from collector.store.captured_rows import DataQuery, DataRow, TaskQuery, WorkflowQuery
 from protocol.events import UNKNOWN
 from protocol.wire.sections import EventKind, Kind
 from tests.collector.agents import PACKER
@@ -28,7 +29,6 @@ EVENTS = [
     (Kind.EVENT, EventKind.WORKFLOW_ENDED, 14, 0, 1, "it broke"),
 ]
 ROWS = [record_row(event, seq=seq, first_event=seq) for seq, event in enumerate(EVENTS)]
-NONCE = AGENT.nonce
 
 
 @pytest.mark.parametrize("order", list(permutations(range(5)))[::7])
@@ -37,23 +37,20 @@ def test_in_any_order_and_told_twice(tmp_path: Path, order: tuple[int, ...]) -> 
         for number, place in enumerate(order):
             writer.write(graph_batch("q", number, rows=[ROWS[place]]))
         writer.write(graph_batch("r", 0, rows=ROWS))
-        (workflow,) = reader.workflows("w")
-        assert workflow == (
-            "pump-7", NONCE, 0, "w", -10, 14, "failed", "it broke", {"model": "a", "at": "01ff"},
+        ((workflow,), _) = reader.workflows(WorkflowQuery(name="w"))
+        assert (workflow.agent, workflow.nonce, workflow.key, workflow.begun_ms, workflow.ended_ms) == (
+            "pump-7", AGENT.nonce, 0, -10, 14,
         )  # fmt: skip
-        assert reader.workflows("v") == []
-        assert reader.tasks() == [
-            ("pump-7", NONCE, 1, 0, "t1", "train", 11, 13, "finished", ""),
-            ("pump-7", NONCE, 2, 0, "t2", "test", 12, None, None, None),
+        assert (workflow.status, workflow.error) == ("failed", "it broke")
+        assert workflow.attributes == {"model": "a", "at": "01ff"}
+        tasks = [
+            (row.key, row.workflow, row.name, row.transformation, row.begun_ms, row.ended_ms, row.status)
+            for row in reader.tasks(TaskQuery()).rows
         ]
-        assert [task.id for task in reader.tasks(is_running=True)] == ["t2"]
-        assert [task.id for task in reader.tasks(is_running=False, workflow=0, agent="pump-7")] == ["t1"]
-        assert reader.tasks(agent="pump-8") == reader.tasks(workflow=1) == []
-        assert reader.data("out") == [
-            ("pump-7", NONCE, 1, True, "out", "w", ["in"], {"loss": "inf"}),
-            ("pump-7", NONCE, 2, False, "out", "w", [], None),
-        ]
-        assert [each.attributes for each in reader.data("in")] == [{"rate": 0.5}]
+        assert tasks == [(1, 0, "t1", "train", 11, 13, "finished"), (2, 0, "t2", "test", 12, None, "running")]
+        data = [(row.task, row.is_generated, row.derivations, row.attributes) for row in _data(reader, "out")]
+        assert data == [(1, True, ["in"], {"loss": "inf"}), (2, False, [], None)]
+        assert [row.attributes for row in _data(reader, "in")] == [{"rate": 0.5}]
         dependencies = reader._db.execute("SELECT task, id, key FROM dependencies").fetchall()
         assert dependencies == [(2, "t1", 1), (2, "?", UNKNOWN)]
         counters = reader.counters()
@@ -68,7 +65,10 @@ def test_in_any_order_and_told_twice(tmp_path: Path, order: tuple[int, ...]) -> 
 def test_an_end_without_a_beginning_is_shown(tmp_path: Path) -> None:
     with QuickWriter(tmp_path / "g.db") as writer, StoreReader(tmp_path / "g.db") as reader:
         writer.write(graph_batch("q", 0, rows=[ROWS[3], ROWS[4]]))
-        assert [(each.key, each.id, each.ended_ts) for each in reader.tasks()] == [(1, None, 13)]
-        assert [(each.key, each.id, each.status, each.attributes) for each in reader.workflows()] == [
-            (0, None, "failed", None)
-        ]
+        assert [(row.key, row.name, row.ended_ms) for row in reader.tasks(TaskQuery()).rows] == [(1, None, 13)]
+        workflows = reader.workflows(WorkflowQuery()).rows
+        assert [(row.key, row.name, row.status, row.attributes) for row in workflows] == [(0, None, "failed", None)]
+
+
+def _data(reader: StoreReader, name: str) -> list[DataRow]:
+    return reader.data(DataQuery(name=name)).rows

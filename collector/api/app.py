@@ -1,0 +1,138 @@
+"""The application: all endpoints, what they share, and how it begins and ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.dependencies.utils import get_flat_params
+from fastapi.params import Query
+from fastapi.routing import APIRoute
+
+from collector.api import problems
+from collector.api.context import Context, Unchanged, check_unchanged
+from collector.api.metrics import Metrics, Observed
+from collector.api.problems import Problem, ProblemDetails
+from collector.api.readers import LONGEST_S, Readers
+from collector.api.routes import (
+    captured,
+    changes,
+    fleet,
+    impact,
+    ingest,
+    operations,
+    paths,
+    sinks,
+    statistics,
+    troubles,
+    vertices,
+)
+from collector.api.watcher import Watcher
+from collector.mqtt_link import MqttLink
+from collector.presence import Presence
+
+DESCRIPTION = """Which readings caused a result? Which results did a reading touch, and can it still touch more?
+
+Ids are texts: a tuple is `AGENT/STREAM@EPOCH:NUMBER`, a task `task:AGENT@EPOCH:NUMBER`, a workflow
+`workflow:AGENT@EPOCH:NUMBER`, data `data:[AGENT@EPOCH:]WORKFLOW/ID`. Times are milliseconds since 1970; where one is
+asked for, ISO 8601 will do. Lists come in pages: `next` is the `cursor` of the next one. Every answer that is not a
+success is a problem (RFC 9457) that names the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an application is made of."""
+
+    store: Path
+    mqtt: tuple[str, int] | None = None
+    longest_s: float = LONGEST_S
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """An application. It begins and ends with its lifespan; `app.state.context.watcher.stop()` ends streams earlier."""
+    readers = Readers(settings.store, settings.longest_s)
+    link = MqttLink(*settings.mqtt) if settings.mqtt else None
+    context = Context(readers, Presence(link), link, Watcher(readers), Metrics(readers))
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        context.watcher.start()
+        linked = asyncio.create_task(link.run()) if link else None
+        try:
+            yield
+        finally:
+            context.watcher.stop()
+            if linked is not None:
+                linked.cancel()
+                with suppress(asyncio.CancelledError):
+                    await linked
+            readers.close()
+
+    app = FastAPI(
+        title="Threadline",
+        version=version("threadline"),
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        openapi_url="/openapi.json",
+        redoc_url=None,
+    )
+    app.state.context = context
+    app.add_exception_handler(Unchanged, _unchanged)
+    problems.install(app)
+    v1 = APIRouter(prefix="/v1", dependencies=[Depends(check_query), Depends(check_unchanged)])
+    for each in (sinks, vertices, paths, impact, changes, captured, fleet, troubles, statistics, ingest):
+        v1.include_router(each.router)
+    app.include_router(v1)
+    app.include_router(operations.router, dependencies=[Depends(check_query)])
+    app.add_middleware(Observed, metrics=context.metrics)
+    _describe(app)
+    return app
+
+
+async def _unchanged(_: Request, __: Exception) -> Response:
+    return Response(status_code=304)
+
+
+async def check_query(request: Request) -> None:
+    """A Problem for a parameter that the endpoint does not have: left out silently, it would seem to do something."""
+    if not request.scope["query_string"]:
+        return
+    route = request.scope["route"]
+    known = _PARAMETERS.get(route.path) or _PARAMETERS.setdefault(route.path, _parameters(route))
+    for name in request.query_params:
+        if name not in known:
+            there_are = f"there are {', '.join(sorted(known))}" if known else "there are none"
+            raise Problem(422, f"there is no parameter {name!r} here; {there_are}", name)
+
+
+_PARAMETERS: dict[str, frozenset[str]] = {}
+"""By the path of a route: the names of the parameters that it takes."""
+
+
+def _parameters(route: APIRoute) -> frozenset[str]:
+    """The names of the parameters of a query."""
+    return frozenset(field.alias for field in get_flat_params(route.dependant) if isinstance(field.field_info, Query))
+
+
+def _describe(app: FastAPI) -> None:
+    """Have the description of the API tell of problems as they are, not as the framework would make them."""
+    made = app.openapi
+
+    def openapi() -> dict[str, object]:
+        if app.openapi_schema is None:
+            found = made()
+            schemas = found["components"]["schemas"]
+            for name in ("HTTPValidationError", "ValidationError"):
+                schemas.pop(name, None)
+            told = ProblemDetails.model_json_schema(ref_template="#/components/schemas/{model}")
+            schemas.update(told.pop("$defs", {}))
+            schemas["ProblemDetails"] = told
+            app.openapi_schema = found
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]

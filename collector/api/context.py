@@ -1,0 +1,112 @@
+"""What all endpoints of one application share, and how they answer."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Protocol
+
+import msgspec
+from fastapi import Depends, Request, Response
+from pydantic import BaseModel
+
+from collector.api.metrics import Metrics
+from collector.api.models import Graph
+from collector.api.readers import Readers
+from collector.api.view import Shown
+from collector.api.watcher import Watcher
+from collector.export import FORMATS, export, export_rows
+from collector.mqtt_link import MqttLink
+from collector.presence import Presence
+from collector.store import StoreError
+
+
+@dataclass(slots=True)
+class Context:
+    """One application."""
+
+    readers: Readers
+    presence: Presence
+    link: MqttLink | None
+    """To the MQTT broker; None if there is none."""
+    watcher: Watcher
+    metrics: Metrics
+    boot: str = field(default_factory=lambda: secrets.token_hex(4))
+    """Tells this process from those before it."""
+
+    def version(self) -> str | None:
+        """Changes whenever the store does; None if there is no store."""
+        try:
+            view = self.readers.quick()
+        except StoreError:
+            return None
+        return f'W/"{self.boot}-{id(view):x}-{view.version}"'
+
+
+def context_of(request: Request) -> Context:
+    """The context of the application that a request has come to."""
+    found: Context = request.app.state.context
+    return found
+
+
+Shared = Annotated[Context, Depends(context_of)]
+
+
+class Unchanged(Exception):
+    """The caller has the answer already."""
+
+
+async def check_unchanged(request: Request) -> None:
+    """Unchanged if the caller has an answer of the store as it is now."""
+    known = request.headers.get("if-none-match")
+    version = context_of(request).version() if known else None
+    if known and version and version in (each.strip() for each in known.split(",")):
+        raise Unchanged
+
+
+def reply(body: BaseModel | Listed, version: str | None = None, headers: Mapping[str, str] | None = None) -> Response:
+    """An answer in JSON. It is not checked against its type once more: it was made of it."""
+    told: dict[str, Any] = {**(headers or {}), **({"etag": version} if version else {})}
+    return Response(body.model_dump_json(), media_type="application/json", headers=told)
+
+
+def reply_shown(shown: Shown, version: str | None = None) -> Response:
+    """An answer that has the shape of its model, without being made one."""
+    return Response(
+        msgspec.json.encode(shown), media_type="application/json", headers={"etag": version} if version else None
+    )
+
+
+def reply_graph(shown: Shown, wanted: str, name: str, version: str | None = None) -> Response:
+    """A graph in the format that was asked for: what is exported is what would be shown."""
+    if wanted == "json":
+        return reply_shown(shown, version)
+    graph = Graph.model_validate(shown)
+    found = FORMATS[wanted]
+    headers = {"content-disposition": f'attachment; filename="{name}{found.suffix}"', **_next(graph.next)}
+    return Response(export(graph, wanted), media_type=found.media_type, headers=headers)
+
+
+class Listed(Protocol):
+    """A page of rows."""
+
+    items: list[Any]
+    next: str | None
+
+    def model_dump_json(self) -> str: ...
+
+
+def reply_rows(page: Listed, wanted: str, name: str, version: str | None = None) -> Response:
+    """Rows in the format that was asked for."""
+    if wanted == "json":
+        return reply(page, version)
+    found = FORMATS[wanted]
+    headers = {"content-disposition": f'attachment; filename="{name}{found.suffix}"', **_next(page.next)}
+    rows = [row.model_dump() for row in page.items]
+    return Response(export_rows(rows, wanted), media_type=found.media_type, headers=headers)
+
+
+def _next(cursor: str | None) -> dict[str, str]:
+    """Where the next page of a document is that has no place to say so."""
+    return {} if cursor is None else {"link": f'<?cursor={cursor}>; rel="next"'}

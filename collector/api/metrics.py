@@ -1,0 +1,98 @@
+"""What the API has done, for Prometheus and for its log: one line per request, and figures by route."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from time import perf_counter
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from collector.api.readers import Readers
+from collector.store import StoreError
+
+_LOG = logging.getLogger("collector.api")
+_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_QUIET = ("/healthz", "/readyz", "/metrics")
+
+
+class Metrics:
+    """The figures of one application."""
+
+    def __init__(self, readers: Readers) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "threadline_api_requests", "requests", ["method", "route", "status"], registry=self.registry
+        )
+        self.seconds = Histogram(
+            "threadline_api_request_seconds", "time of requests", ["route"], buckets=_BUCKETS_S, registry=self.registry
+        )
+        self.running = Gauge("threadline_api_running", "requests that are being answered", registry=self.registry)
+        self.registry.register(_StoreFigures(readers))
+
+
+class _StoreFigures:
+    """What the store counts: how much of everything there is."""
+
+    def __init__(self, readers: Readers) -> None:
+        self._readers = readers
+
+    def collect(self) -> Iterator[Metric]:
+        try:
+            counters = self._readers.quick().reader.counters()
+        except StoreError:
+            yield GaugeMetricFamily("threadline_store_up", "whether the store can be read", 0)
+            return
+        yield GaugeMetricFamily("threadline_store_up", "whether the store can be read", 1)
+        for name, value in sorted(counters.items()):
+            yield GaugeMetricFamily(f"threadline_store_{name}", f"{name.replace('_', ' ')} in the store", value)
+
+
+class Observed:
+    """An application of which every request is counted, timed and logged."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = perf_counter()
+        status = 0
+        size_bytes = 0
+
+        async def sent(message: Message) -> None:
+            nonlocal status, size_bytes
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            elif message["type"] == "http.response.body":
+                size_bytes += len(message.get("body", b""))
+            await send(message)
+
+        metrics = self._metrics
+        metrics.running.inc()
+        try:
+            await self._app(scope, receive, sent)
+        finally:
+            metrics.running.dec()
+            elapsed_s = perf_counter() - begun
+            route = getattr(scope.get("route"), "path", "none")
+            metrics.requests.labels(scope["method"], route, status).inc()
+            metrics.seconds.labels(route).observe(elapsed_s)
+            level = logging.DEBUG if scope["path"] in _QUIET else logging.INFO
+            if _LOG.isEnabledFor(level):
+                _LOG.log(
+                    level,
+                    "request method=%s path=%s status=%d ms=%.1f bytes=%d",
+                    *(scope["method"], _shown(scope), status, elapsed_s * 1000, size_bytes),
+                )
+
+
+def _shown(scope: Scope) -> str:
+    """The path as it came, percent-encoded: one word, whatever it holds. Never the query: a token may be in it."""
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw.partition(b"?")[0].decode("ascii", "backslashreplace")

@@ -1,0 +1,106 @@
+"""Parameters that many endpoints have, and what they may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import Query
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+
+from collector.filters import MOST_CONDITIONS, Condition, parse
+from collector.names import MOST_CHARACTERS, StreamPattern, parse_stream
+from protocol.records import BEGINNING, END_OF_TIME
+
+MOST_ITEMS = 1_000
+MOST_NAME = MOST_CHARACTERS
+"""Characters in an id."""
+MOST_NAMED = 1_000
+"""So many things may be named in one request."""
+
+
+def _time_ms(value: Any) -> Any:
+    """A number of ms, or a time as ISO 8601 has it; one without a zone is UTC."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return int(value)
+    except ValueError:
+        pass
+    try:
+        found = datetime.fromisoformat(value)
+        aware = found if found.tzinfo else found.replace(tzinfo=UTC)
+        return int(aware.timestamp() * 1000)
+    except (ValueError, OverflowError) as error:
+        raise ValueError("a time is a number of ms since 1970, or ISO 8601 such as 2026-11-17T08:00:00Z") from error
+
+
+def _checked(meaning_of: Callable[[str], object]) -> AfterValidator:
+    """Lets only texts pass that mean something."""
+
+    def check(text: str) -> str:
+        meaning_of(text)
+        return text
+
+    return AfterValidator(check)
+
+
+TimeMs = Annotated[
+    int,
+    BeforeValidator(_time_ms),
+    Field(ge=BEGINNING, le=END_OF_TIME),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": BEGINNING, "maximum": END_OF_TIME},
+                {"type": "string", "format": "date-time"},
+            ]
+        }
+    ),
+]
+From = Annotated[TimeMs | None, Query(alias="from", description="Not before this time, in ms or ISO 8601.")]
+To = Annotated[TimeMs | None, Query(alias="to", description="Not after this time, in ms or ISO 8601.")]
+Limit = Annotated[int, Query(ge=1, le=MOST_ITEMS, description="So many at the most; `next` leads to the others.")]
+Cursor = Annotated[str | None, Query(description="`next` of the page before.", max_length=4_096)]
+AgentFilter = Annotated[str | None, Query(description="Only what is of this agent.", min_length=1, max_length=64)]
+EpochFilter = Annotated[int | None, Query(description="Only what is of this start of an agent.", ge=0, le=END_OF_TIME)]
+StreamText = Annotated[str, Field(min_length=1, max_length=MOST_NAME), _checked(parse_stream)]
+StreamFilter = Annotated[
+    list[StreamText] | None,
+    Query(
+        alias="stream",
+        description="Only what is of this stream: STREAM, AGENT/STREAM or AGENT/STREAM@EPOCH; may be repeated.",
+        max_length=50,
+    ),
+]
+Where = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=2_000), _checked(parse)]] | None,
+    Query(
+        description="Only what has such an attribute: PATH OP VALUE with = != < <= > >= or ~ (a regular expression), or"
+        " PATH? for any; may be repeated, and then all must hold.",
+        max_length=MOST_CONDITIONS,
+        examples=["speed>50"],
+    ),
+]
+Payloads = Annotated[bool, Query(alias="payload", description="With what tuples said; false: faster.")]
+ExportFormat = Annotated[
+    Literal["json", "prov-json", "prov-n", "openlineage", "graphml", "csv", "parquet"],
+    Query(description="json, or the same as a document for others to read."),
+]
+TableFormat = Annotated[Literal["json", "csv", "parquet"], Query(description="json, or the same as a table.")]
+
+
+def patterns(streams: Iterable[str] | None) -> list[StreamPattern] | None:
+    """What streams are meant by a filter."""
+    return None if streams is None else [parse_stream(each) for each in streams]
+
+
+def conditions(where: Iterable[str] | None) -> tuple[Condition, ...]:
+    """What a filter demands."""
+    return tuple(parse(each) for each in where or ())
+
+
+def span(from_ms: int | None, to_ms: int | None) -> tuple[int, int]:
+    """From when to when, for those who know no None."""
+    return BEGINNING if from_ms is None else from_ms, END_OF_TIME if to_ms is None else to_ms

@@ -1,0 +1,355 @@
+"""What programs have captured: workflows, their tasks and data, to be filtered, ordered, and compared."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Response
+
+from collector.api import cursors
+from collector.api.context import Shared, reply, reply_rows
+from collector.api.parameters import (
+    MOST_NAME,
+    AgentFilter,
+    Cursor,
+    EpochFilter,
+    From,
+    Limit,
+    TableFormat,
+    To,
+    Where,
+    conditions,
+)
+from collector.api.problems import Problem, bad_field, responses
+from collector.api.rows import (
+    ComparedRun,
+    Comparison,
+    DataRow,
+    DataRows,
+    Measure,
+    Parameter,
+    RunValue,
+    TaskRow,
+    Tasks,
+    Transformation,
+    WorkflowRow,
+    Workflows,
+)
+from collector.api.view import View
+from collector.names import BadName, TaskName, WorkflowName, parse_name
+from collector.store import captured_rows, compared
+from collector.store.captured_graph import DataNode, TaskNode
+from collector.store.captured_rows import MOST_FIELDS, MOST_ORDERS, DataQuery, RunKey, TaskQuery, WorkflowQuery
+
+router = APIRouter(tags=["captured"])
+Status = Annotated[Literal["running", "finished", "failed"] | None, Query(description="Only those of this status.")]
+OrderBy = Annotated[
+    str | None,
+    Query(
+        description="Fields to order by, with commas between them; - in front: the greatest first.",
+        max_length=MOST_NAME,
+        examples=["-generated.accuracy"],
+    ),
+]
+GroupBy = Annotated[
+    str | None,
+    Query(
+        description="Fields, with commas between them: of each combination of their values only one row, see `latest`.",
+        max_length=MOST_NAME,
+        examples=["used.rate,used.batch"],
+    ),
+]
+Latest = Annotated[
+    str | None, Query(description="Of each group, the row in which this field is greatest.", max_length=MOST_NAME)
+]
+Least = Annotated[
+    str | None, Query(description="Of each group, the row in which this field is least.", max_length=MOST_NAME)
+]
+Select = Annotated[
+    str | None,
+    Query(
+        description="Fields to show as `values`, with commas between them.",
+        max_length=MOST_NAME,
+        examples=["elapsed_ms,generated.loss"],
+    ),
+]
+Text = Annotated[str | None, Query(max_length=MOST_NAME)]
+
+
+def _fields(text: str | None, field: str, most: int) -> tuple[str, ...]:
+    found = tuple(part.strip() for part in text.split(",") if part.strip()) if text else ()
+    if len(found) > most:
+        raise bad_field(field, f"{len(found)} fields, and {most} are allowed")
+    return found
+
+
+def _run(view: View, text: str | None, kind: type[WorkflowName] | type[TaskName], field: str) -> RunKey | None:
+    """A workflow or a task by its id."""
+    if text is None:
+        return None
+    try:
+        name = parse_name(text)
+    except BadName:
+        name = None
+    if not isinstance(name, kind):
+        raise bad_field(field, f"{text!r} is no id of a {field}: {field}:AGENT@EPOCH:NUMBER")
+    start = view.start_of(name.agent, name.epoch)
+    if start is None:
+        raise Problem(404, f"there is no {text}", field)
+    return start, name.key
+
+
+def _next(of: str, page: captured_rows.Page[Any]) -> str | None:
+    return None if page.next is None else cursors.encode(of, *page.next)
+
+
+@router.get("/tasks", response_model=Tasks, responses=responses(400, 404))
+async def tasks(
+    shared: Shared,
+    agent: AgentFilter = None,
+    epoch: EpochFilter = None,
+    workflow: Annotated[Text, Query(description="Only those of this run, workflow:AGENT@EPOCH:NUMBER.")] = None,
+    workflow_name: Annotated[Text, Query(description="Only those of runs of the workflow of this name.")] = None,
+    transformation: Annotated[Text, Query(description="Only those that do this.")] = None,
+    name: Annotated[Text, Query(description="Only those that the program has given this id.")] = None,
+    status: Status = None,
+    from_ms: From = None,
+    to_ms: To = None,
+    where: Where = None,
+    group_by: GroupBy = None,
+    latest: Latest = None,
+    least: Least = None,
+    order_by: OrderBy = None,
+    select: Select = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    format: TableFormat = "json",
+) -> Response:
+    """Tasks. Fields for `where`, `order_by`, `group_by`, `latest` and `select`: name, agent, epoch, transformation,
+    workflow_name, status, begun_ms, ended_ms, elapsed_ms, error, and attributes of the data that a task used or
+    generated, or of its workflow: used.PATH, generated.PATH, workflow.PATH. `from` and `to` are about when it began.
+
+    Elapsed time and loss of the latest epoch of each combination of hyperparameters:
+    `?transformation=train&group_by=used.rate,used.batch&latest=generated.epoch&select=elapsed_ms,generated.loss`.
+    The hyperparameters of the three best accuracies:
+    `?order_by=-generated.accuracy&limit=3&select=used.rate,used.batch`.
+    """
+    after = cursors.decode("tasks", cursor)
+    version = shared.version()
+
+    def find(view: View) -> Tasks:
+        page = view.reader.tasks(
+            TaskQuery(
+                agent=agent,
+                epoch=epoch,
+                from_ms=from_ms,
+                to_ms=to_ms,
+                where=conditions(where),
+                order_by=_fields(order_by, "order_by", MOST_ORDERS),
+                group_by=_fields(group_by, "group_by", MOST_FIELDS),
+                greatest=latest,
+                least=least,
+                select=_fields(select, "select", MOST_FIELDS),
+                limit=limit,
+                after=after,
+                workflow=_run(view, workflow, WorkflowName, "workflow"),
+                workflow_name=workflow_name,
+                transformation=transformation,
+                name=name,
+                status=status,
+            )
+        )
+        items = [TaskRow(**view.task_fields(row), values=dict(row.values)) for row in page.rows]
+        return Tasks(items=items, next=_next("tasks", page))
+
+    return reply_rows(await shared.readers.ask(find), format, "tasks", version)
+
+
+@router.get("/data", response_model=DataRows, responses=responses(400, 404))
+async def data(
+    shared: Shared,
+    agent: AgentFilter = None,
+    epoch: EpochFilter = None,
+    name: Annotated[Text, Query(description="Only data that the program has given this id.")] = None,
+    workflow: Annotated[Text, Query(description="Only data of this run, workflow:AGENT@EPOCH:NUMBER.")] = None,
+    workflow_name: Annotated[Text, Query(description="Only data of the workflow of this name.")] = None,
+    task: Annotated[Text, Query(description="Only data of this task, task:AGENT@EPOCH:NUMBER.")] = None,
+    role: Annotated[
+        Literal["used", "generated"] | None, Query(description="Only data that a task used, or generated.")
+    ] = None,
+    from_ms: From = None,
+    to_ms: To = None,
+    where: Where = None,
+    group_by: GroupBy = None,
+    latest: Latest = None,
+    least: Least = None,
+    order_by: OrderBy = None,
+    select: Select = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    format: TableFormat = "json",
+) -> Response:
+    """Data as tasks used or generated it, with its attributes. Fields are name, workflow_name, agent, epoch, role,
+    task, task_name, transformation, begun_ms, ended_ms (of the task), and any path in the attributes."""
+    after = cursors.decode("data", cursor)
+    version = shared.version()
+
+    def find(view: View) -> DataRows:
+        page = view.reader.data(
+            DataQuery(
+                agent=agent,
+                epoch=epoch,
+                from_ms=from_ms,
+                to_ms=to_ms,
+                where=conditions(where),
+                order_by=_fields(order_by, "order_by", MOST_ORDERS),
+                group_by=_fields(group_by, "group_by", MOST_FIELDS),
+                greatest=latest,
+                least=least,
+                select=_fields(select, "select", MOST_FIELDS),
+                limit=limit,
+                after=after,
+                task=_run(view, task, TaskName, "task"),
+                workflow=_run(view, workflow, WorkflowName, "workflow"),
+                workflow_name=workflow_name,
+                name=name,
+                is_generated=None if role is None else role == "generated",
+            )
+        )
+        items = [_data_row(view, row) for row in page.rows]
+        return DataRows(items=items, next=_next("data", page))
+
+    return reply_rows(await shared.readers.ask(find), format, "data", version)
+
+
+def _data_row(view: View, row: captured_rows.DataRow) -> DataRow:
+    node = DataNode(row.start, row.workflow_name, row.name)
+    if not row.is_generated:
+        meant = list(view.reader.data_meant(row.start, row.workflow_name, row.name))
+        node = meant[0] if len(meant) == 1 else DataNode(None, row.workflow_name, row.name)
+    return DataRow(
+        id=view.id_of(node),
+        name=row.name,
+        workflow_name=row.workflow_name,
+        agent=row.agent,
+        epoch=row.epoch,
+        role="generated" if row.is_generated else "used",
+        task=view.id_of(TaskNode(row.start, row.task)),
+        task_name=row.task_name,
+        transformation=row.transformation,
+        begun_ms=row.begun_ms,
+        ended_ms=row.ended_ms,
+        derivations=row.derivations,
+        attributes=row.attributes,
+        values=dict(row.values),
+    )
+
+
+@router.get("/workflows", response_model=Workflows, responses=responses(400))
+async def workflows(
+    shared: Shared,
+    agent: AgentFilter = None,
+    epoch: EpochFilter = None,
+    name: Annotated[Text, Query(description="Only runs of the workflow of this name.")] = None,
+    status: Status = None,
+    from_ms: From = None,
+    to_ms: To = None,
+    where: Where = None,
+    group_by: GroupBy = None,
+    latest: Latest = None,
+    least: Least = None,
+    order_by: OrderBy = None,
+    select: Select = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    format: TableFormat = "json",
+) -> Response:
+    """Runs of workflows. Fields are id, name, agent, epoch, status, begun_ms, ended_ms, elapsed_ms, error, and any path
+    in the attributes. `from` and `to` are about when it began."""
+    after = cursors.decode("workflows", cursor)
+    version = shared.version()
+
+    def find(view: View) -> Workflows:
+        page = view.reader.workflows(
+            WorkflowQuery(
+                agent=agent,
+                epoch=epoch,
+                from_ms=from_ms,
+                to_ms=to_ms,
+                where=conditions(where),
+                order_by=_fields(order_by, "order_by", MOST_ORDERS),
+                group_by=_fields(group_by, "group_by", MOST_FIELDS),
+                greatest=latest,
+                least=least,
+                select=_fields(select, "select", MOST_FIELDS),
+                limit=limit,
+                after=after,
+                name=name,
+                status=status,
+            )
+        )
+        items = [WorkflowRow(**view.workflow_fields(row), values=dict(row.values)) for row in page.rows]
+        return Workflows(items=items, next=_next("workflows", page))
+
+    return reply_rows(await shared.readers.ask(find), format, "workflows", version)
+
+
+@router.get("/workflows/compare", response_model=Comparison, responses=responses(404))
+async def compare(
+    shared: Shared,
+    run: Annotated[
+        list[str],
+        Query(
+            description="A run, workflow:AGENT@EPOCH:NUMBER, or the name of a workflow for all its runs (the latest"
+            " 20); may be repeated.",
+            min_length=1,
+            max_length=compared.MOST_RUNS,
+            examples=["workflow:pi-1@1:0"],
+        ),
+    ],
+) -> Response:
+    """Several runs side by side: how long what took, what came out, and in what they differ."""
+    version = shared.version()
+
+    def find(view: View) -> Comparison:
+        runs = dict.fromkeys(key for text in run for key in _runs_meant(view, text))
+        if len(runs) > compared.MOST_RUNS:
+            raise bad_field("run", f"{len(runs)} runs, and {compared.MOST_RUNS} can be compared at a time")
+        return _comparison(view, view.reader.compare(list(runs)))
+
+    return reply(await shared.readers.ask(find), version)
+
+
+def _runs_meant(view: View, text: str) -> list[RunKey]:
+    if text.startswith("workflow:"):
+        key = _run(view, text, WorkflowName, "workflow")
+        if key is None or key not in view.reader.workflows_at([key]):
+            raise Problem(404, f"there is no {text}", "run")
+        return [key]
+    page = view.reader.workflows(WorkflowQuery(name=text, order_by=("-begun_ms",), limit=compared.MOST_RUNS))
+    if not page.rows:
+        raise Problem(404, f"there is no run of a workflow {text!r}", "run")
+    return [(row.start, row.key) for row in page.rows]
+
+
+def _comparison(view: View, found: compared.Comparison) -> Comparison:
+    return Comparison(
+        runs=[
+            ComparedRun(
+                workflow=WorkflowRow(**view.workflow_fields(run.workflow)),
+                transformations=[
+                    Transformation(**{**each._asdict(), "measures": [Measure(**m._asdict()) for m in each.measures]})
+                    for each in run.transformations
+                ],
+            )
+            for run in found.runs
+        ],
+        differing=[_parameter(each) for each in found.differing],
+        same=[_parameter(each) for each in found.same],
+        truncated=found.is_cut,
+    )
+
+
+def _parameter(found: compared.Parameter) -> Parameter:
+    values: dict[str, Any] = found._asdict()
+    return Parameter(**{**values, "values": [RunValue(**each._asdict()) for each in found.values]})

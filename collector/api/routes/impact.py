@@ -1,0 +1,241 @@
+"""A reading turns out to be wrong or private: which results did it touch, and can it still touch more?"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NamedTuple, Self, cast
+
+import numpy as np
+from fastapi import APIRouter, Body, Query, Response
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from collector.api import cursors
+from collector.api.context import Shared, reply_graph
+from collector.api.graphs import shown_edge, shown_graph
+from collector.api.models import Impact
+from collector.api.parameters import (
+    MOST_NAMED,
+    Cursor,
+    ExportFormat,
+    From,
+    Limit,
+    Payloads,
+    StreamText,
+    TimeMs,
+    To,
+    span,
+)
+from collector.api.problems import Problem, bad_field, responses
+from collector.api.view import Shown, View
+from collector.names import StreamPattern, TupleName, parse_name, parse_stream
+from collector.reach import Promise, Stream, still_reached
+from collector.store.packing import distinct
+from protocol.chunks import SEQ_BITS, Numbers
+from protocol.plan import Node, PlanDocument, PlanError
+from protocol.records import END_OF_TIME
+
+router = APIRouter(tags=["graph"])
+MOST_SOURCES = 200_000
+_MOST_UNKNOWN = 100
+_MOST_POSTED = 10_000
+
+
+class Readings(BaseModel):
+    """Readings by their ids, or all of a stream within a span of time."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"sources": ["accidents-roadside/reports@1:39"]},
+                {"stream": "accidents-roadside/reports", "from": 300_000, "to": 420_000},
+            ]
+        },
+    )
+
+    sources: list[str] | None = Field(default=None, max_length=_MOST_POSTED, min_length=1)
+    stream: StreamText | None = None
+    from_ms: TimeMs | None = Field(default=None, alias="from")
+    to_ms: TimeMs | None = Field(default=None, alias="to")
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.sources is None) == (self.stream is None):
+            raise ValueError("give either sources, or stream with from and to")
+        return self
+
+
+@router.get("/impact", response_model=Impact, responses=responses(400, 404))
+async def impact(
+    shared: Shared,
+    source: Annotated[
+        list[str] | None, Query(description="A reading; may be repeated. For many, POST them.", max_length=MOST_NAMED)
+    ] = None,
+    stream: Annotated[StreamText | None, Query(description="Or all readings of AGENT/STREAM[@EPOCH].")] = None,
+    from_ms: From = None,
+    to_ms: To = None,
+    edges: Annotated[bool, Query(description="With the readings, and the edges from them.")] = False,
+    payload: Payloads = True,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    format: ExportFormat = "json",
+) -> Response:
+    """Every result that readings have touched, and where they can still contribute to something: for readings by id, or
+    for all of a stream within a span of time."""
+    if (source is None) == (stream is None):
+        raise bad_field("source", "give either source, or stream with from and to")
+    asked = Readings.model_construct(sources=source, stream=stream, from_ms=from_ms, to_ms=to_ms)
+    return await _answer(shared, asked, edges, payload, limit, cursor, format)
+
+
+@router.post("/impact", response_model=Impact, responses=responses(400, 404))
+async def impact_of_many(
+    shared: Shared,
+    readings: Annotated[Readings, Body()],
+    edges: Annotated[bool, Query(description="With the readings, and the edges from them.")] = False,
+    payload: Payloads = True,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    format: ExportFormat = "json",
+) -> Response:
+    """The same for up to 10,000 readings by id."""
+    return await _answer(shared, readings, edges, payload, limit, cursor, format)
+
+
+async def _answer(
+    shared: Shared, asked: Readings, edges: bool, payload: bool, limit: int, cursor: str | None, format: str
+) -> Response:
+    after = cursors.decode("impact", cursor, int)
+    version = shared.version()
+
+    def find(view: View) -> Shown:
+        return _impact(view, asked, edges, payload, limit, after[0] if after else -1)
+
+    return reply_graph(await shared.readers.ask(find), format, "impact", version)
+
+
+class _Chosen(NamedTuple):
+    """The readings that were asked for: those with an id, names of those without, and their streams."""
+
+    ids: Numbers
+    unknown: list[str]
+    streams: list[Stream]
+
+
+def _impact(view: View, asked: Readings, with_edges: bool, with_payloads: bool, limit: int, after: int) -> Shown:
+    chosen = _chosen(view, asked)
+    reader = view.reader
+    is_known, is_expired = reader.states_of(chosen.ids)
+    sources, sinks = reader.touched(chosen.ids[is_known])
+    late_sources, late_sinks = reader.late_touched(chosen.ids)
+    results = distinct(np.concatenate([sinks, late_sinks]))
+    page = results[results > after][: limit + 1]
+    shown, following = page[:limit], cursors.encode("impact", int(page[limit - 1])) if len(page) > limit else None
+    vertices = view.tuple_list(shown.tolist(), with_payloads)
+    edges: list[Shown] = []
+    if with_edges:
+        pairs = _edges_into(shown, sources, sinks)
+        late = _edges_into(shown, late_sources, late_sinks)
+        edges = [_edge(view, *pair, []) for pair in pairs] + [_edge(view, *pair, ["late"]) for pair in late]
+        vertices += view.tuple_list(sorted({source for source, _ in (*pairs, *late)}), with_payloads)
+    alive = chosen.ids[is_known & ~is_expired]
+    unknown = [view.name_of(each) for each in chosen.ids[~is_known & ~np.isin(chosen.ids, late_sources)].tolist()]
+    unknown = [*chosen.unknown, *unknown]
+    return shown_graph(
+        vertices,
+        edges,
+        following,
+        sources=int(is_known.sum()),
+        alive=len(alive),
+        expired=int((is_known & is_expired).sum()),
+        unknown=unknown[:_MOST_UNKNOWN],
+        unknown_count=len(unknown),
+        results=len(results),
+        still_reached=_reached(view, chosen, asked),
+    )
+
+
+def _chosen(view: View, asked: Readings) -> _Chosen:
+    if asked.stream is not None:
+        return _of_stream(view, parse_stream(asked.stream), asked.from_ms, asked.to_ms)
+    ids: set[int] = set()
+    unknown: list[str] = []
+    for place, text in enumerate(asked.sources or []):
+        name = parse_name(text)
+        if not isinstance(name, TupleName):
+            raise bad_field(f"sources.{place}", f"{text!r} is no tuple: of tasks and data, ask what is forward")
+        tuple_id = view.tuple_of(name)
+        if tuple_id is None:
+            unknown.append(text)
+        else:
+            ids.add(tuple_id)
+    found = np.array(sorted(ids), "<i8")
+    streams = {view.stream_of(number) for number in np.unique(found >> SEQ_BITS).tolist()}
+    return _Chosen(found, unknown, [(each.agent, each.name) for each in streams])
+
+
+def _of_stream(view: View, pattern: StreamPattern, from_ms: int | None, to_ms: int | None) -> _Chosen:
+    numbers = view.stream_numbers(pattern)
+    if not numbers:
+        raise Problem(404, f"there is no stream {pattern.stream!r}", "stream")
+    parts: list[Numbers] = []
+    for number in numbers:
+        left = MOST_SOURCES - sum(map(len, parts))
+        found = view.reader.sources_of(number, *span(from_ms, to_ms), left)
+        if found is None:
+            raise bad_field("from", f"more than {MOST_SOURCES} readings: ask for a shorter span of time")
+        parts.append(found)
+    streams = {view.stream_of(number) for number in numbers}
+    return _Chosen(distinct(np.concatenate(parts)), [], [(each.agent, each.name) for each in streams])
+
+
+def _edges_into(shown: Numbers, sources: Numbers, sinks: Numbers) -> list[tuple[int, int]]:
+    is_shown = np.isin(sinks, shown)
+    return sorted(zip(sources[is_shown].tolist(), sinks[is_shown].tolist(), strict=True))
+
+
+def _edge(view: View, source: int, sink: int, flags: list[str]) -> Shown:
+    return shown_edge(view.name_of(source), view.name_of(sink), flags)
+
+
+def _reached(view: View, chosen: _Chosen, asked: Readings) -> list[Shown]:
+    """Where the readings that have not expired can still get to, among them those that are not in the graph yet."""
+    youngest = END_OF_TIME if asked.to_ms is None else asked.to_ms
+    if asked.sources is not None:
+        named = view.tuple_list(chosen.ids.tolist(), with_payloads=False)
+        times = [each["ts"] for each in named if each["state"] != "expired" and each["ts"] is not None]
+        if not times:
+            return []
+        youngest = max(times)
+    plans, promises = _onward(view, {agent for agent, _ in chosen.streams})
+    return [
+        {"source": "/".join(each.source), "sink": "/".join(each.sink), "from_ms": each.from_ms}
+        for each in still_reached(plans, promises, chosen.streams)
+        if each.from_ms is None or each.from_ms <= youngest
+    ]
+
+
+def _onward(view: View, agents: set[str]) -> tuple[dict[str, PlanDocument], dict[Stream, Promise]]:
+    """The newest plans of these agents and of all that they send to, and what their sinks have promised."""
+    plans: dict[str, PlanDocument] = {}
+    promises: dict[Stream, Promise] = {}
+    seen: set[str] = set()
+    while agents:
+        view.reader.check_time()
+        agent = agents.pop()
+        seen.add(agent)
+        starts = view.reader.starts_of(agent)
+        for plan in view.reader.plans(agent=agent):
+            if starts and plan.nonce == starts[-1].nonce:
+                try:
+                    plans[agent] = PlanDocument.from_json(plan.plan)
+                except PlanError:
+                    continue
+                agents |= {str(to) for node in plans[agent].nodes for to in _receivers(node)} - seen
+        for each in view.reader.streams(agent=agent):
+            if each.nonce == starts[-1].nonce and each.watermark is not None and each.hold is not None:
+                promises[agent, each.name] = Promise(each.watermark, each.hold)
+    return plans, promises
+
+
+def _receivers(node: Node) -> list[Any]:
+    return cast("list[Any]", node.parameters["to"]) if node.operator == "send" else []

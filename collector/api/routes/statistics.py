@@ -1,0 +1,81 @@
+"""Figures over time, for charts."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from collector.api.context import Shared, reply
+from collector.api.parameters import AgentFilter, From, StreamFilter, To, patterns
+from collector.api.problems import bad_field, responses
+from collector.api.rows import Series, Statistics
+from collector.api.view import View
+from collector.store.reader import SinkCount
+
+router = APIRouter(tags=["statistics"])
+MOST_SLOTS = 1_000
+MOST_SERIES = 100
+MOST_MS = 1 << 53
+
+
+@router.get("/statistics", response_model=Statistics, responses=responses())
+async def statistics(
+    shared: Shared,
+    agent: AgentFilter = None,
+    stream: StreamFilter = None,
+    from_ms: From = None,
+    to_ms: To = None,
+    slots: Annotated[int, Query(description="So many slots of equal width.", ge=1, le=MOST_SLOTS)] = 60,
+) -> Response:
+    """Results of each stream by event time, from how many readings they came, how many are open or incomplete; tasks by
+    when they began. Without `from` and `to`: over all the time of which there are results, or else tasks."""
+    if from_ms is not None and to_ms is not None and to_ms < from_ms:
+        raise bad_field("to", "to is before from")
+    version = shared.version()
+
+    def find(view: View) -> Statistics:
+        reader = view.reader
+        streams = view.streams_meant(patterns(stream), agent)
+        first, last = reader.times(streams, agent)
+        first, last = (first if from_ms is None else from_ms), (last if to_ms is None else to_ms)
+        if first is None or last is None or last < first:
+            return Statistics(
+                from_ms=first,
+                to_ms=last,
+                width_ms=0,
+                starts_ms=[],
+                streams=[],
+                tasks_begun=[],
+                tasks_failed=[],
+                totals=reader.counters(),
+            )
+        if last - first > MOST_MS:
+            raise bad_field("from", "this is too long a time: give from and to")
+        width = (last - first) // slots + 1
+        by_stream: dict[str, list[SinkCount]] = {}
+        for count in reader.count_sinks(first, last, width, streams):
+            of = view.stream_of(count.stream)
+            by_stream.setdefault(f"{of.agent}/{of.name}", []).append(count)
+        begun, failed = reader.count_tasks(first, last, width, agent)
+        return Statistics(
+            from_ms=first,
+            to_ms=last,
+            width_ms=width,
+            starts_ms=[first + slot * width for slot in range(slots)],
+            streams=[_series(name, by_stream[name], slots) for name in sorted(by_stream)[:MOST_SERIES]],
+            truncated=len(by_stream) > MOST_SERIES,
+            tasks_begun=[begun.get(slot, 0) for slot in range(slots)],
+            tasks_failed=[failed.get(slot, 0) for slot in range(slots)],
+            totals=reader.counters(),
+        )
+
+    return reply(await shared.readers.ask(find), version)
+
+
+def _series(name: str, counts: list[SinkCount], slots: int) -> Series:
+    columns = {field: [0] * slots for field in ("results", "origins", "open", "incomplete")}
+    for count in counts:
+        for field, value in zip(columns, count[2:], strict=True):
+            columns[field][count.slot] += value
+    return Series(stream=name, **columns)

@@ -1,0 +1,272 @@
+"""One vertex: what it is, what it came from, what came from it, and what is around it.
+
+Ids hold slashes, and end in a number (or, of data, in a name), so a path that goes on behind one is told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query, Response
+
+from collector.api import cursors
+from collector.api.context import Context, Shared, reply_graph, reply_shown
+from collector.api.graphs import (
+    Captured,
+    graph_of,
+    shown_edge,
+    shown_edges,
+    shown_graph,
+    shown_vertices,
+    vertices_named,
+)
+from collector.api.models import Lineage, Origins, Results, Vertex
+from collector.api.parameters import MOST_NAME, Cursor, ExportFormat, Limit, Payloads
+from collector.api.problems import Problem, responses
+from collector.api.view import Node, Shown, View
+from collector.lineage import Link, walk
+from collector.names import TupleName, WorkflowName, parse_name
+from collector.store.vertices import Sink
+from protocol.graph import EdgeFlag
+
+router = APIRouter(prefix="/vertices", tags=["graph"])
+MOST_VERTICES = 5_000
+"""In a walk."""
+MOST_CLOSURE = 20_000
+"""Of which a page may show some."""
+QUICK_ORIGINS = 500
+QUICK_BYTES = 256 << 10
+_TOO_DEEP = int(EdgeFlag.TOO_DEEP)
+_FIRST = (0, "")
+Id = Annotated[
+    str,
+    Path(
+        description="A tuple AGENT/STREAM@EPOCH:NUMBER, a task task:AGENT@EPOCH:NUMBER, a workflow"
+        " workflow:AGENT@EPOCH:NUMBER, or data data:[AGENT@EPOCH:]WORKFLOW/ID.",
+        examples=["accidents-center/accidents@1:0"],
+        max_length=MOST_NAME,
+    ),
+]
+
+
+@router.get("/{id:path}/backward", response_model=Origins, responses=responses(400, 404))
+async def backward(
+    shared: Shared,
+    id: Id,
+    payload: Payloads = True,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    format: ExportFormat = "json",
+) -> Response:
+    """Everything that a vertex came from. Of a result: the readings, over all agents. Of captured data and tasks: all
+    data and tasks before them."""
+    after = cursors.decode("backward", cursor)
+    found = await _ask(shared, id, lambda view, nodes: _backward(view, nodes, payload, limit, after))
+    return reply_graph(found, format, "backward", shared.version())
+
+
+@router.get("/{id:path}/forward", response_model=Results, responses=responses(400, 404))
+async def forward(
+    shared: Shared,
+    id: Id,
+    payload: Payloads = True,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    format: ExportFormat = "json",
+) -> Response:
+    """Everything that came from a vertex. Of a reading: the results that it touched, and whether it can touch more. Of
+    captured data and tasks: all data and tasks behind them."""
+    after = cursors.decode("forward", cursor)
+    found = await _ask(shared, id, lambda view, nodes: _forward(view, nodes, payload, limit, after))
+    return reply_graph(found, format, "forward", shared.version())
+
+
+@router.get("/{id:path}/lineage", response_model=Lineage, responses=responses(404))
+async def lineage(
+    shared: Shared,
+    id: Id,
+    levels: Annotated[int, Query(description="How many steps away.", ge=1, le=1_000)] = 1,
+    direction: Annotated[
+        Literal["backward", "forward", "both"], Query(description="To what it came from, or to what came from it.")
+    ] = "backward",
+    payload: Payloads = True,
+    limit: Annotated[int, Query(description="So many vertices at the most.", ge=1, le=MOST_VERTICES)] = 500,
+    format: ExportFormat = "json",
+) -> Response:
+    """What is around a vertex, step by step, with the tuples that agents sent to each other."""
+
+    def find(view: View) -> Shown:
+        return _lineage(view, vertices_named(view, id), levels, direction, payload, limit)
+
+    version = shared.version()
+    return reply_graph(await shared.readers.ask(find), format, "lineage", version)
+
+
+@router.get("/{id:path}", response_model=Vertex, responses=responses(404))
+async def vertex(shared: Shared, id: Id) -> Response:
+    """One vertex: what it said, and how it is."""
+    version = shared.version()
+    view = shared.readers.quick()
+    with view.reader.moment():
+        name = parse_name(id)
+        found: Shown | None
+        if isinstance(name, WorkflowName):
+            found = view.workflow(name)
+            if found is None:
+                raise Problem(404, f"there is no {id}", "id")
+        elif isinstance(name, TupleName):
+            tuple_id = view.tuple_of(name)
+            found = None if tuple_id is None else view.tuples([tuple_id]).get(tuple_id)
+            if found is None:
+                (found,) = shown_vertices(view, vertices_named(view, id))
+        else:
+            nodes = vertices_named(view, id)
+            if len(nodes) > 1:
+                several = ", ".join(view.id_of(node) for node in nodes[:5])
+                raise Problem(
+                    404, f"{len(nodes)} agents have generated data of this name, ask for one: {several}", "id"
+                )
+            (found,) = shown_vertices(view, nodes)
+    return reply_shown(found, version)
+
+
+async def _ask(shared: Context, id: str, answer: Callable[[View, list[Node]], Shown]) -> Shown:
+    """An answer about what an id means: on the event loop if that takes no time, else in a thread."""
+    view = shared.readers.quick()
+    with view.reader.moment():
+        name = parse_name(id)
+        tuple_id = view.tuple_of(name) if isinstance(name, TupleName) else None
+        if tuple_id is not None and _is_quick(view, tuple_id):
+            return answer(view, [tuple_id])
+    return await shared.readers.ask(lambda view: answer(view, vertices_named(view, id)))
+
+
+def _is_quick(view: View, tuple_id: int) -> bool:
+    """Whether a result has few origins, or a reading is in a small page of the index."""
+    origins = view.reader.origin_count(tuple_id)
+    if origins is not None:
+        return origins <= QUICK_ORIGINS
+    return 0 < view.reader.forward_bytes(tuple_id) <= QUICK_BYTES
+
+
+# Tuples: the edges of the graph, which lead from readings to results
+
+
+def _backward(view: View, nodes: list[Node], with_payloads: bool, limit: int, after: object) -> Shown:
+    asked = nodes[0]
+    if not isinstance(asked, int):
+        return _captured_page(view, nodes, True, with_payloads, limit, after, lost=[])
+    reader = view.reader
+    flags: dict[int, list[str]] = {each: _flag_names(flag) for each, flag in reader.edges_of(asked)}
+    flags |= {each.origin: ["late"] for each in reader.late_of(asked)}
+    is_cut = False
+    if not flags and reader.origin_count(asked) is None:  # no result, and so it has no edges into it
+        part = walk(graph_of(view, asked), [asked], most=MOST_CLOSURE, check=reader.check_time)
+        inner = {link.derived for link in part.links}
+        flags = {each: [] for each in part.levels if isinstance(each, int) and each not in inner and each != asked}
+        is_cut = part.is_cut
+    ids, following = _page("backward", sorted(flags), limit, after)
+    name = view.name_of(asked)
+    edges = [shown_edge(view.name_of(each), name, flags[each]) for each in ids]
+    lost = [view.name_of(each) for each in reader.lost_of(asked)]
+    return shown_graph(view.tuple_list([asked, *ids], with_payloads), edges, following, is_cut, lost=lost)
+
+
+def _forward(view: View, nodes: list[Node], with_payloads: bool, limit: int, after: object) -> Shown:
+    asked = nodes[0]
+    if not isinstance(asked, int):
+        return _captured_page(view, nodes, False, with_payloads, limit, after, may_touch_more=None)
+    reader = view.reader
+    flags: dict[int, list[str]] = {each: [] for each in reader.forward(asked)}
+    flags |= {each: ["late"] for each in reader.late_sinks_of(asked) if each not in flags}
+    is_cut = False
+    if not flags:  # maybe one that was sent: edges lead from readings
+        part = walk(graph_of(view, asked), [asked], backward=False, most=MOST_CLOSURE, check=reader.check_time)
+        reached = [each for each in part.levels if isinstance(each, int) and each != asked]
+        flags = {each: [] for each, found in reader.tuples(reached).items() if isinstance(found, Sink)}
+        is_cut = part.is_cut
+    ids, following = _page("forward", sorted(flags), limit, after)
+    name = view.name_of(asked)
+    edges = [shown_edge(name, view.name_of(each), flags[each]) for each in ids]
+    vertices = view.tuple_list([asked, *ids], with_payloads)
+    is_alive = {"alive": True, "expired": False}.get(vertices[0]["state"])
+    return shown_graph(vertices, edges, following, is_cut, may_touch_more=is_alive)
+
+
+def _flag_names(flag: int) -> list[str]:
+    return ["too_deep"] if flag & _TOO_DEEP else []
+
+
+def _page(of: str, ids: list[int], limit: int, after: object) -> tuple[list[int], str | None]:
+    if after is not None:
+        ids = [each for each in ids if each > _number(of, after)]
+    return ids[:limit], cursors.encode(of, ids[limit - 1]) if len(ids) > limit else None
+
+
+def _number(of: str, after: object) -> int:
+    match after:
+        case (int(number),):
+            return number
+        case _:
+            raise cursors.no_cursor(of)
+
+
+# Captured runs: all that is before or behind
+
+
+def _captured_page(
+    view: View, nodes: list[Node], is_backward: bool, with_payloads: bool, limit: int, after: object, **more: Any
+) -> Shown:
+    graph = Captured(view)
+    part = walk(graph, nodes, backward=is_backward, most=MOST_CLOSURE, check=view.reader.check_time)
+    of = "backward" if is_backward else "forward"
+    reached = sorted((level, view.id_of(node), node) for node, level in part.levels.items() if level)
+    # An edge is on the page of that end which comes last: all pages together have every edge once.
+    places = dict.fromkeys(nodes, _FIRST) | {node: (level, id) for level, id, node in reached}
+    last_of = {link: max(places[link.origin], places[link.derived]) for link in part.links}
+    begin = _FIRST
+    if after is not None:
+        match after:
+            case (int(level), str(id)):
+                begin = (level, id)
+            case _:
+                raise cursors.no_cursor(of)
+        reached = [each for each in reached if each[:2] > begin]
+    page = reached[:limit]
+    end = page[-1][:2] if page else begin
+    links = [link for link, place in last_of.items() if begin < place <= end or (after is None and place == _FIRST)]
+    return shown_graph(
+        shown_vertices(view, [*nodes, *(node for *_, node in page)], with_payloads),
+        shown_edges(view, links),
+        cursors.encode(of, *end) if len(reached) > limit else None,
+        part.is_cut or graph.is_cut,
+        **more,
+    )
+
+
+def _lineage(view: View, nodes: list[Node], levels: int, direction: str, with_payloads: bool, limit: int) -> Shown:
+    graph = graph_of(view, nodes[0])
+    found: dict[Node, int] = {}
+    links: dict[Link[Node], None] = {}
+    is_cut = False
+    for way in ("backward", "forward"):
+        if direction in (way, "both"):
+            part = walk(
+                graph,
+                nodes,
+                backward=way == "backward",
+                levels=levels,
+                most=max(limit - len(found), len(nodes)),
+                check=view.reader.check_time,
+            )
+            found |= {each: min(level, found.get(each, level)) for each, level in part.levels.items()}
+            links |= part.links
+            is_cut |= part.is_cut
+    return shown_graph(
+        shown_vertices(view, found, with_payloads),
+        shown_edges(view, links),
+        is_cut=is_cut or (isinstance(graph, Captured) and graph.is_cut),
+        levels={view.id_of(each): level for each, level in found.items()},
+        unresolved=list(graph.unresolved) if isinstance(graph, Captured) else [],
+    )

@@ -1,0 +1,237 @@
+"""W3C PROV-JSON documents over HTTP: for any system that takes PROV.
+
+A record is a few statements, each true by itself: an element (a workflow is an Agent, a task an Activity, data and
+tuples are Entities) or a relation between two. So documents may be cut anywhere, and whoever takes them puts them
+together by ids. Relations have ids too, made of what they relate, so that a document may come twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from math import isfinite
+from typing import Any, NamedTuple
+
+from prov.constants import PROV
+from prov.identifier import Namespace
+from prov.model import Literal, ProvDocument
+
+from collector.forwarding.identifiers import (
+    NAMESPACE,
+    data_id,
+    local_name,
+    named_workflow_id,
+    task_id,
+    unknown_task_id,
+    workflow_id,
+)
+from collector.forwarding.system import Request
+from collector.log_view import Entry
+from collector.plain import as_json
+from protocol.events import UNKNOWN, DataItem, TaskBegun, TaskEnded, WorkflowBegun, WorkflowEnded
+from protocol.records import Delivery, SourcePayload
+
+MOST_STATEMENTS = 2_000  # of a document
+_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+_SINGLE = frozenset(("prov:startTime", "prov:endTime"))  # an activity has one of each
+
+Attributes = list[tuple[str, Any]]
+"""Names, and values that are plain literals, times, `Term` or `Json`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A word as a value, such as the type of an element: `tl:task`, `prov:SoftwareAgent`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Json:
+    """A value that is no plain literal, as the text of its JSON."""
+
+    text: str
+
+
+class Element(NamedTuple):
+    """Something that is known of an agent, activity or entity."""
+
+    kind: str
+    id: str
+    attributes: Attributes
+
+
+class Relation(NamedTuple):
+    """A relation of PROV-DM between two elements, which may be told elsewhere."""
+
+    kind: str
+    subject: str
+    object: str
+
+
+Statement = Element | Relation
+_RELATE: dict[str, Callable[..., object]] = {
+    "wasAssociatedWith": ProvDocument.wasAssociatedWith,
+    "wasInformedBy": ProvDocument.wasInformedBy,
+    "used": ProvDocument.used,
+    "wasGeneratedBy": ProvDocument.wasGeneratedBy,
+    "wasAttributedTo": ProvDocument.wasAttributedTo,
+    "wasDerivedFrom": ProvDocument.wasDerivedFrom,
+    "actedOnBehalfOf": ProvDocument.actedOnBehalfOf,
+}
+
+
+class ProvJson:
+    """A system that takes PROV-JSON documents at its URL."""
+
+    def __init__(self, url: str, most_statements: int = MOST_STATEMENTS) -> None:
+        self.skipped: Counter[str] = Counter()
+        self._url = url
+        self._most_statements = most_statements
+
+    def requests(self, entries: Sequence[Entry]) -> Iterator[Request]:
+        pending: list[Statement] = []
+        for entry in entries:
+            is_told = False
+            for statement in statements(entry):
+                is_told = True
+                pending.append(statement)
+                if len(pending) >= self._most_statements:
+                    yield Request(self._url, document(pending))
+                    pending = []
+            if not is_told:
+                self.skipped[entry.kind.name.lower()] += 1
+        if pending:
+            yield Request(self._url, document(pending))
+
+
+def statements(entry: Entry) -> Iterator[Statement]:
+    """What a record says in PROV; nothing if PROV has no words for it."""
+    agent, epoch, record = entry.agent, entry.epoch or 0, entry.record
+    match record:
+        case WorkflowBegun():
+            run, named = workflow_id(agent, epoch, record.key), named_workflow_id(agent, epoch, record.id)
+            attributes: Attributes = [("tl:begun_ms", record.ts), *_spread("attributes", record.attributes)]
+            yield Element("agent", run, [*_workflow(record.id), *attributes])
+            yield Element("agent", named, _workflow(record.id))
+            yield Relation("actedOnBehalfOf", run, named)
+        case WorkflowEnded():
+            attributes = [("tl:ended_ms", record.ts), *_ending(record.status, record.error)]
+            yield Element("agent", workflow_id(agent, epoch, record.key), attributes)
+        case TaskBegun():
+            task = task_id(agent, epoch, record.key)
+            attributes = [("tl:transformation", record.transformation), ("tl:begun_ms", record.ts)]
+            attributes += _time("prov:startTime", record.ts)
+            yield Element("activity", task, [*_named("task", record.id), *attributes])
+            yield Relation("wasAssociatedWith", task, workflow_id(agent, epoch, record.workflow))
+            for each in record.dependencies:
+                is_known = each.key != UNKNOWN
+                other = task_id(agent, epoch, each.key) if is_known else unknown_task_id(agent, epoch, each.id)
+                yield Relation("wasInformedBy", task, other)
+            for item in record.used:
+                yield Relation("used", task, data_id(agent, epoch, item.workflow_id, item.id))
+                yield from _data(agent, epoch, item)
+        case TaskEnded():
+            task = task_id(agent, epoch, record.key)
+            attributes = [("tl:ended_ms", record.ts), *_time("prov:endTime", record.ts)]
+            yield Element("activity", task, [*attributes, *_ending(record.status, record.error)])
+            for item in record.generated:
+                yield Relation("wasGeneratedBy", data_id(agent, epoch, item.workflow_id, item.id), task)
+                yield from _data(agent, epoch, item)
+        case SourcePayload():
+            yield Element("entity", str(record.id), _tuple("source", record))
+        case Delivery():
+            yield Element("entity", str(record.id), _tuple("delivery", record))
+            for origin in record.origins:
+                yield Relation("wasDerivedFrom", str(record.id), str(origin.id))
+
+
+def _data(agent: str, epoch: int, item: DataItem) -> Iterator[Statement]:
+    id = data_id(agent, epoch, item.workflow_id, item.id)
+    yield Element("entity", id, [*_named("data", item.id), *_spread("attributes", item.attributes)])
+    yield Relation("wasAttributedTo", id, named_workflow_id(agent, epoch, item.workflow_id))
+    for source in item.derivations:
+        yield Relation("wasDerivedFrom", id, data_id(agent, epoch, item.workflow_id, source))
+
+
+def _named(type: str, name: str) -> Attributes:
+    """`name` is the id that the user gave it."""
+    return [("prov:type", Term(f"tl:{type}")), ("tl:name", name)]
+
+
+def _workflow(name: str) -> Attributes:
+    return [("prov:type", Term("prov:SoftwareAgent")), *_named("workflow", name)]
+
+
+def _tuple(type: str, record: SourcePayload | Delivery) -> Attributes:
+    return [("prov:type", Term(f"tl:{type}")), ("tl:ts", record.ts), *_spread("payload", record.payload)]
+
+
+def _ending(status: str, error: str) -> Attributes:
+    return [("tl:status", status), *([("tl:error", error)] if error else [])]
+
+
+def _time(name: str, time_ms: int) -> Attributes:
+    """Nothing, if the calendar has no such time: clocks of devices may say anything."""
+    try:
+        return [(name, _BEGINNING + timedelta(milliseconds=time_ms))]
+    except OverflowError:
+        return []
+
+
+def _spread(name: str, value: Any) -> Attributes:
+    """A value of the user's by its own names, such as `tl:payload.speed`; one without names stands by itself."""
+    if isinstance(value, dict):
+        return [(f"tl:{local_name(f'{name}.{key}')}", literal(part)) for key, part in value.items()]
+    return [] if value is None else [(f"tl:{name}", literal(value))]
+
+
+def literal(value: Any) -> Any:
+    """A value as PROV-JSON can hold it."""
+    if isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if isfinite(value) else str(value)
+    return Json(as_json(value))
+
+
+def document(told: Iterable[Statement]) -> bytes:
+    """Statements as a PROV-JSON document. What they say of one element is put together."""
+    tl = Namespace("tl", NAMESPACE)  # keeps all names that it has made: they go with the document
+    made = ProvDocument()
+    made.add_namespace(tl)
+    elements: dict[tuple[str, str], dict[tuple[str, Any], Any]] = {}
+    relations: dict[Relation, None] = {}
+    for statement in told:
+        if isinstance(statement, Relation):
+            relations[statement] = None
+            continue
+        known = elements.setdefault((statement.kind, statement.id), {})
+        for name, value in statement.attributes:
+            known.setdefault((name, None if name in _SINGLE else value), value)
+    add: dict[str, Callable[..., object]] = {"agent": made.agent, "activity": made.activity, "entity": made.entity}
+    for (kind, id), attributes in elements.items():
+        values = [(name, _prov_value(tl, value)) for (name, _), value in attributes.items()]
+        add[kind](tl[local_name(id)], other_attributes=values)
+    for each in relations:
+        ends = tl[local_name(each.subject)], tl[local_name(each.object)]
+        _RELATE[each.kind](made, *ends, identifier=tl[relation_id(each)])
+    text = made.serialize(format="json")
+    assert text is not None  # it is None only where a file is named to write to
+    return text.encode()
+
+
+def relation_id(relation: Relation) -> str:
+    """The same wherever the relation is told."""
+    return f"{relation.kind}:{blake2b(json.dumps(relation).encode(), digest_size=12).hexdigest()}"
+
+
+def _prov_value(tl: Namespace, value: Any) -> Any:
+    if isinstance(value, Term):
+        prefix, _, name = value.name.partition(":")
+        return PROV[name] if prefix == "prov" else tl[name]
+    return Literal(value.text, tl["json"]) if isinstance(value, Json) else value
