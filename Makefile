@@ -7,7 +7,7 @@ export PYTHONDONTWRITEBYTECODE :=
 bench: ARGS ?= --quick
 lock: ARGS ?=
 
-.PHONY: help setup test lint format demo bench fast soak lock clean
+.PHONY: help setup test lint format demo lab bench fast soak lock clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ format: setup ## Reformat the code and apply safe lint fixes
 
 demo: setup ## Run the demo
 	$(BIN)/threadline demo
+
+lab: setup ## Run everything on this machine until Ctrl-C
+	$(BIN)/threadline lab
 
 bench: setup ## Run the benchmarks (NAME=gateway for one, ARGS=... instead of --quick)
 	@set -e; for file in bench/$(or $(NAME),[!_]*).py; do \

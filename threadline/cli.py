@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from threadline.commands.forward import forward
+from threadline.commands.lab import lab
 from threadline.commands.serve import serve
 from threadline.terminal import address, fail, print_line
 
@@ -226,6 +227,7 @@ def spark(
 
 app.command()(serve)
 app.command()(forward)
+app.command()(lab)
 
 log_app = typer.Typer(name="log", help="Look at the durable log.", no_args_is_help=True)
 app.add_typer(log_app)

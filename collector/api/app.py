@@ -103,15 +103,16 @@ async def check_query(request: Request) -> None:
     if not request.scope["query_string"]:
         return
     route = request.scope["route"]
-    known = _PARAMETERS.get(route.path) or _PARAMETERS.setdefault(route.path, _parameters(route))
-    for name in request.query_params:
-        if name not in known:
+    name = (request.method, route.path)
+    known = _PARAMETERS.get(name) or _PARAMETERS.setdefault(name, _parameters(route))
+    for given in request.query_params:
+        if given not in known:
             there_are = f"there are {', '.join(sorted(known))}" if known else "there are none"
-            raise Problem(422, f"there is no parameter {name!r} here; {there_are}", name)
+            raise Problem(422, f"there is no parameter {given!r} here; {there_are}", given)
 
 
-_PARAMETERS: dict[str, frozenset[str]] = {}
-"""By the path of a route: the names of the parameters that it takes."""
+_PARAMETERS: dict[tuple[str, str], frozenset[str]] = {}
+"""By the method and the path of a route: the names of the parameters that it takes."""
 
 
 def _parameters(route: APIRoute) -> frozenset[str]:

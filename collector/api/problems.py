@@ -25,6 +25,7 @@ from collector.store import (
     StoreUnavailable,
     TooSlow,
 )
+from collector.store.captured_rows import BadQuery
 
 _LOG = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
@@ -116,6 +117,7 @@ def install(app: FastAPI) -> None:
     on(RequestValidationError, _of_validation)
     on(HTTPException, lambda error: Problem(error.status_code, str(error.detail), headers=error.headers or {}))
     on(BadName, lambda error: Problem(422, str(error), "id"))
+    on(BadQuery, lambda error: Problem(422, error.reason, error.field))
     on(BadFilter, lambda error: Problem(422, str(error), "where"))
     on(StoreMissing, lambda error: _later(f"{error}: start `threadline spark`, or wait for it"))
     on(StoreUnavailable, lambda error: _later(str(error)))

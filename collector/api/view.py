@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from collector.names import DataName, Epoch, StreamPattern, TaskName, TupleName, WorkflowName
+from collector.plain import as_plain
 from collector.store import StoreReader
 from collector.store.captured_graph import DataNode, TaskNode
 from collector.store.captured_rows import TaskRow, WorkflowRow
 from collector.store.payloads import Payload
 from collector.store.people import StreamName
-from collector.plain import as_plain
 from collector.store.vertices import Sent, Source, TupleFound
 from protocol.chunks import SEQ_BITS
 from protocol.graph import SinkFlag

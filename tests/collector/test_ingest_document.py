@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -442,3 +444,15 @@ def test_a_document_of_too_many_bytes_is_not_even_read() -> None:
 def test_a_document_names_no_more_streams_than_a_translator_takes() -> None:
     records = [{"source": {"stream": f"s{at}", "seq": 0, "ts": 0}} for at in range(1_001)]
     assert refusal(example(batch=1, plan=None, records=records))[0] == "records[1000].source.stream"
+
+
+# The page
+
+
+def test_the_documents_in_the_page_are_taken() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "ingest.md").read_text()
+    documents = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    made = [read_json(each.encode()) for each in documents]
+    assert [each.records for each in made] == [4, 0]
+    [run] = re.findall(r"printf 'flink-1/(.*?)' \| sha256sum", page)
+    assert nonce_of("flink-1", run) == made[0].nonce

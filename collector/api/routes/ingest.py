@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import APIRouter, Request, Response
 
 from collector import ingest as incoming
@@ -57,10 +59,10 @@ async def take(request: Request, shared: Shared) -> Response:
         raise Problem(503, "this API has no MQTT broker: start `threadline serve` with --mqtt")
     body = await _body(request)
     try:
-        document = read(body)
+        document = await asyncio.to_thread(read, body)
         accepted = await incoming.ingest(shared.link, document)
     except incoming.BadDocument as error:
-        raise Problem(422, str(error), error.field or "body") from error
+        raise Problem(422, error.reason, error.field or "body") from error
     except incoming.TooLarge as error:
         raise Problem(413, str(error), "records") from error
     except incoming.OutOfOrder as error:

@@ -13,8 +13,8 @@ from collector.api.problems import responses
 from collector.api.rows import GapRow, Gaps, LateRow, LateRows, LateTuple, LateTuples, RefusedRow, RefusedRows
 from collector.api.view import View, time_or_none
 from collector.names import StreamPattern
-from collector.store.people import Span
 from collector.plain import as_plain
+from collector.store.people import Span
 from protocol.wire.sections import Kind
 
 router = APIRouter(tags=["troubles"])

@@ -249,6 +249,22 @@ def test_a_task_that_only_an_edge_names_is_there_and_nothing_more_is_said_of_it(
     assert [each.name for each in event.outputs or ()] == [datum("out-1").id]
 
 
+def test_entities_that_only_edges_name_are_told_by_their_ids() -> None:
+    edges = [
+        Edge(origin=reading(0).id, derived="hub/alerts@1:9", relation="wasDerivedFrom"),
+        Edge(origin="car-8/reports@3:1", derived="hub/alerts@1:9", relation="wasDerivedFrom"),
+        Edge(origin=datum("a").id, derived="data:training/b", relation="wasDerivedFrom"),
+    ]
+    graph = showing(reading(0), datum("a"), edges=edges, truncated=True)
+    found = list(events(graph, NOW_MS))
+    check(graph_of(found), graph)
+    (delivery,) = runs(found)
+    assert delivery.job.name == "hub/alerts"
+    assert [each.name for each in delivery.inputs or ()] == ["car-7/reports", "car-8/reports"]
+    datasets = [each.dataset.name for each in found if isinstance(each, DatasetEvent)]
+    assert datasets == [datum("a").id, "data:training/b"]
+
+
 def test_events_that_do_not_hold_all_say_so() -> None:
     whole, cut = training(), training().model_copy(update={"next": "abc"})
     assert all(facet.cut is None for event in read(export(whole, "openlineage")) for facet in facets_of(event))

@@ -1,0 +1,194 @@
+"""What the analyst's commands print: lines, tables and trees, coloured if a person looks at a terminal.
+
+What devices have sent is printed too, so no text is trusted: it is never read as markup, and what is not printable (the
+codes that a terminal would obey) is written as an escape. Into a file or a pipe lines go as they are; on a terminal the
+last column, and the end of a branch, is cut where the line would break.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, Protocol
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.text import Text
+from rich.tree import Tree
+
+STYLES = {
+    **{"alive": "green", "expired": "dim", "open": "yellow", "complete": "green", "incomplete": "red"},
+    **{"online": "green", "asleep": "cyan", "offline": "red", "unknown": "dim"},
+    **{"running": "cyan", "finished": "green", "failed": "red", "ended": "dim", "retired": "yellow"},
+}
+"""Of words for states."""
+_WIDE = 100_000
+_LEAST_LAST = 20
+_MOST_LAST = 80  # of what is no terminal
+_BETWEEN = "  "
+_WALL_CLOCK_MS = range(946_684_800_000, 7_258_118_400_000)  # the years 2000 to 2199
+
+Part = str | tuple[str, str]
+"""A piece of a line: a text, or one with its style."""
+
+
+class Column(NamedTuple):
+    """A column of a table."""
+
+    title: str
+    is_number: bool = False
+
+
+class _Console(Console):
+    """One that leaves it to its caller what a closed pipe means."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+class Printer:
+    """Prints on stdout."""
+
+    def __init__(self) -> None:
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(errors="backslashreplace")  # where the locale knows few characters
+        self._is_terminal = sys.stdout.isatty()
+        self._console = _Console(
+            file=sys.stdout,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            width=None if self._is_terminal else _WIDE,
+        )
+
+    def line(self, *parts: Part) -> None:
+        """One line, and out at once: somebody may be waiting for it."""
+        self._print(joined(*parts))
+        sys.stdout.flush()
+
+    def table(self, columns: Sequence[Column], rows: Iterable[Sequence[Part]]) -> None:
+        """A table without lines. On a terminal, the last column takes what is left of the width."""
+        made = [[joined(cell) for cell in row] for row in rows]
+        heads = [Text(column.title, "bold") for column in columns]
+        widths = [max(cell.cell_len for cell in cells) for cells in zip(heads, *made, strict=True)]
+        taken = sum(widths[:-1]) + len(_BETWEEN) * (len(widths) - 1)
+        most = max(self._console.width - taken, _LEAST_LAST) if self._is_terminal else _MOST_LAST
+        if columns[-1].is_number:
+            most = widths[-1]
+        for cells in (heads, *made):
+            line = Text()
+            for place, (cell, column, width) in enumerate(zip(cells, columns, widths, strict=True)):
+                is_last = place == len(columns) - 1
+                if is_last:
+                    cell.truncate(most, overflow="ellipsis")
+                pad = " " * (width - cell.cell_len)
+                line.append_text(Text(pad) + cell if column.is_number else cell)
+                if not is_last:
+                    line.append(_BETWEEN if column.is_number else pad + _BETWEEN)
+            line.rstrip()
+            self._print(line)
+        sys.stdout.flush()
+
+    def tree(self, tree: Tree, depth: int) -> None:
+        """A tree. However deep it is, its leaves have some room: then lines break."""
+        width = max(self._console.width, 4 * depth + _MOST_LAST)
+        self._console.print(tree, width=width, soft_wrap=width > self._console.width, crop=False)
+        sys.stdout.flush()
+
+    def _print(self, text: Text) -> None:
+        self._console.print(text, soft_wrap=True)
+
+
+def joined(*parts: Part) -> Text:
+    """Pieces as one text that a terminal shows as it is."""
+    made = Text(no_wrap=True, overflow="ellipsis")
+    for part in parts:
+        text, style = part if isinstance(part, tuple) else (part, "")
+        made.append(printable(text), style or None)
+    return made
+
+
+def printable(text: str) -> str:
+    """A text on one line, with escapes for all that is no character that can be seen."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape", "surrogatepass").decode() for each in text
+    )
+
+
+def state_part(state: str | None) -> Part:
+    """A word for a state in its colour."""
+    return (state or "", STYLES.get(state or "", ""))
+
+
+def value_text(value: Any, most: int | None = None) -> str:
+    """A value as JSON, a text without its quotes; cut if it is longer than that."""
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text if most is None else shortened(printable(text), most)
+
+
+def shortened(text: str, most: int) -> str:
+    """A text that takes so many places at the most."""
+    return text if cell_len(text) <= most else set_cell_size(text, most - 1).rstrip() + "…"
+
+
+def time_text(ms: int | None) -> str:
+    """A time. One that can be of a clock is written as such, one that cannot (of a recording) as what it is."""
+    if ms is None:
+        return ""
+    if ms not in _WALL_CLOCK_MS:
+        return f"{ms} ms"
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def duration_text(ms: float | None) -> str:
+    """How long something took, in the unit that a person would take."""
+    if ms is None:
+        return ""
+    hour = 3_600_000
+    units = (("ms", 1, 1_000), ("s", 1_000, 120_000), ("min", 60_000, 2 * hour), ("h", hour, 48 * hour))
+    unit, of = next(((unit, of) for unit, of, up_to in units if abs(ms) < up_to), ("d", 24 * hour))
+    shown = ms / of
+    return f"{shown:.3g} {unit}" if abs(shown) < 100 else f"{shown:.0f} {unit}"
+
+
+def ago_text(ms: int | None, now_ms: int) -> str:
+    """How long ago a time is."""
+    if ms is None:
+        return ""
+    return "now" if abs(now_ms - ms) < 1_000 else f"{duration_text(now_ms - ms)} ago"
+
+
+def counted(number: int, one: str, several: str | None = None) -> str:
+    """A number of things: 1 reading, 2 readings."""
+    return f"{number:,} {one if number == 1 else several or one + 's'}"
+
+
+class Count(Protocol):
+    """Takes how many more have come."""
+
+    def __call__(self, more: int, total: int | None = None) -> None: ...
+
+
+@contextmanager
+def counting(what: str) -> Iterator[Count]:
+    """A progress bar while something takes long, if a person looks at stderr. It is gone afterwards."""
+    if not sys.stderr.isatty():
+        yield lambda more, total=None: None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = TextColumn("{task.completed:,} {task.description}"), BarColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=None)
+
+        def count(more: int, total: int | None = None) -> None:
+            progress.update(task, advance=more, total=total)
+
+        yield count
