@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 
 from edge_agent.capture import Data, Task, Workflow, close, use
 from edge_agent.capture.recorder import Nowhere
-from edge_agent.config import ConfigError, Settings, load_settings
+from edge_agent.config import ConfigError, load_settings
 
 WORKFLOW = "federated-learning"
 SERVER = "fl-server"
@@ -68,7 +68,7 @@ Example = tuple[tuple[float, ...], int]
 
 
 class Reading(NamedTuple):
-    """Temperature and vibration, as far from what is usual, and whether the machine runs well."""
+    """Temperature and vibration of a machine, in no unit in particular, and whether it runs well."""
 
     temperature: float
     vibration: float
@@ -148,7 +148,7 @@ class Combination(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """All that is decided before it begins. `run` is in the ids of all data: a second run is about other models."""
+    """All that is decided before it begins. `run` is in all ids, so that a second run is about models of its own."""
 
     run: str
     seed: int
@@ -208,7 +208,10 @@ def run_device(name: str, plan: Plan, server: Connection) -> None:
 
 
 def train(name: str, plan: Plan, workflow: Workflow, known: Sequence[Example], job: Job) -> Update:
-    """The epochs of one round on one device. Each task has the id of the model that it makes."""
+    """The epochs of one round on one device. Each task has the id of the model that it makes.
+
+    The hyperparameters come last of what it uses: of an attribute that several have, the last one counts.
+    """
     combination, round_number, weights = job
     began_with = plan.global_model(combination, round_number - 1)
     hyperparameters = plan.hyperparameters(combination, workflow)
@@ -323,7 +326,7 @@ def capturing(name: str, plan: Plan) -> Iterator[Workflow]:
     if plan.spool:
         os.environ["THREADLINE_SPOOL"] = str(Path(plan.spool, name))
     if not plan.gateway:
-        use(Nowhere())  # said once, by the server
+        use(Nowhere())  # the end of the program says so once, and not every process
     with Workflow(WORKFLOW, {"run": plan.run, "seed": plan.seed, "local_epochs": plan.local_epochs}) as workflow:
         yield workflow
     close()
@@ -354,7 +357,7 @@ def main() -> None:
     except ConfigError as error:
         sys.exit(f"{sys.argv[0]}: {error}")
     plan = Plan(
-        run=secrets.token_hex(3),
+        run=f"run-{secrets.token_hex(3)}",
         seed=arguments.seed,
         rounds=arguments.rounds,
         local_epochs=arguments.epochs,
@@ -365,7 +368,11 @@ def main() -> None:
         print(json.dumps(_document(plan, list(learn(plan)))))
     else:
         _print_table(plan, learn(plan))
-    _tell_where(settings, plan)
+    if plan.gateway:
+        text = f"Captured as {plan.run} of the workflow {WORKFLOW}, for the gateway {plan.gateway}."
+    else:
+        text = "Nothing is captured: give --gateway HOST:PORT, or set THREADLINE_GATEWAY."
+    print(text, file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -386,11 +393,11 @@ def _count(text: str) -> int:
 
 
 def _print_table(plan: Plan, results: Iterator[Result]) -> None:
-    print(f"{plan.rounds} rounds of {plan.local_epochs} epochs, on {len(DEVICES)} devices:")
-    print(f"{'model':10} {'rate':>5} {'batch':>5}  {'training loss, each device':27}  accuracy")
+    print(f"{plan.rounds} rounds of {plan.local_epochs} epochs on {len(DEVICES)} devices")
+    print(f"{'model':10} {'rate':>5} {'batch':>5}  {'training loss of devices 1-4':28}  accuracy")
     for each in results:
         losses = " ".join(f"{epoch.loss:6.3f}" for epoch in each.last_epochs())
-        print("{:10} {:5} {:5}".format(*each.combination), f" {losses:27}  {each.score.accuracy:8.4f}", flush=True)
+        print("{:10} {:5} {:5}".format(*each.combination), f" {losses:28}  {each.score.accuracy:8.4f}", flush=True)
 
 
 def _document(plan: Plan, results: Sequence[Result]) -> dict[str, Any]:
@@ -406,14 +413,6 @@ def _document(plan: Plan, results: Sequence[Result]) -> dict[str, Any]:
             for each in results
         ],
     }
-
-
-def _tell_where(settings: Settings, plan: Plan) -> None:
-    if settings.gateway:
-        text = f"Captured as run {plan.run} of the workflow {WORKFLOW}, through {settings.gateway}."
-    else:
-        text = "Nothing is captured: give --gateway HOST:PORT, or set THREADLINE_GATEWAY."
-    print(text, file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote
@@ -17,6 +17,8 @@ import httpx
 
 Parameters = Mapping[str, str | int | bool | Sequence[str] | None]
 """Of a query: what is None is left out, of several values each is given."""
+
+_NONE: Parameters = {}
 
 MOST_AT_ONCE = 1_000
 """Items on a page."""
@@ -92,7 +94,7 @@ class Client:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._http.close()
 
-    def ask(self, path: str, parameters: Parameters = {}, *, posted: Any = None, has: str) -> Answer:
+    def ask(self, path: str, parameters: Parameters = _NONE, *, posted: Any = None, has: str) -> Answer:
         """The answer of an endpoint of `/v1`, a document that has such a field."""
         method = "GET" if posted is None else "POST"
         try:
@@ -105,7 +107,7 @@ class Client:
     def pages(
         self,
         path: str,
-        parameters: Parameters = {},
+        parameters: Parameters = _NONE,
         *,
         of: str,
         limit: int | None = None,
@@ -129,7 +131,7 @@ class Client:
         parameters: Parameters,
         told: Callable[[str], None],
         pause: Callable[[float], None] = time.sleep,
-    ) -> Iterator[Event]:
+    ) -> Generator[Event]:
         """What is added to the graph, each event once and in order, for as long as anybody wants more.
 
         A connection that is lost is made again, and the events go on behind the last one that came; `told` gets a line
@@ -312,9 +314,9 @@ def _is_this_machine(host: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
-def _given(parameters: Parameters) -> list[tuple[str, str | int | bool]]:
+def _given(parameters: Parameters) -> list[tuple[str, str | int | float | bool | None]]:
     """The parameters that were given, one by one."""
-    found: list[tuple[str, str | int | bool]] = []
+    found: list[tuple[str, str | int | float | bool | None]] = []
     for name, value in parameters.items():
         if isinstance(value, (str, int)):
             found.append((name, value))

@@ -307,7 +307,7 @@ class ApiService(Service):
     def __init__(
         self,
         folder: Path,
-        broker: BrokerAddress,
+        broker: BrokerAddress | None,
         store: str,
         *options: str,
         name: str = "api",
@@ -325,8 +325,9 @@ class ApiService(Service):
         return f"http://{format_address(self.host, self.port)}"
 
     def command(self) -> Sequence[str]:
+        mqtt = () if self._broker is None else ("--mqtt", self._broker.address)
         return [
-            *(sys.executable, "-m", "threadline", "serve", "--store", self._store, "--mqtt", self._broker.address),
+            *(sys.executable, "-m", "threadline", "serve", "--store", self._store, *mqtt),
             *("--listen", format_address(self.host, self.port), *self._options),
         ]
 

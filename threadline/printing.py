@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -20,14 +21,26 @@ from rich.text import Text
 from rich.tree import Tree
 
 STYLES = {
-    **{"alive": "green", "expired": "dim", "open": "yellow", "complete": "green", "incomplete": "red"},
-    **{"online": "green", "asleep": "cyan", "offline": "red", "unknown": "dim"},
-    **{"running": "cyan", "finished": "green", "failed": "red", "ended": "dim", "retired": "yellow"},
+    "alive": "green",
+    "expired": "dim",
+    "open": "yellow",
+    "complete": "green",
+    "incomplete": "red",
+    "online": "green",
+    "asleep": "cyan",
+    "offline": "red",
+    "unknown": "dim",
+    "running": "cyan",
+    "finished": "green",
+    "failed": "red",
+    "ended": "dim",
+    "retired": "yellow",
 }
 """Of words for states."""
 _WIDE = 100_000
 _LEAST_LAST = 20
 _MOST_LAST = 80  # of what is no terminal
+_LONG_S = 0.3
 _BETWEEN = "  "
 _WALL_CLOCK_MS = range(946_684_800_000, 7_258_118_400_000)  # the years 2000 to 2199
 
@@ -178,17 +191,23 @@ class Count(Protocol):
 
 @contextmanager
 def counting(what: str) -> Iterator[Count]:
-    """A progress bar while something takes long, if a person looks at stderr. It is gone afterwards."""
+    """A progress bar if something takes long and a person looks at stderr. It is gone afterwards."""
     if not sys.stderr.isatty():
         yield lambda more, total=None: None
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = TextColumn("{task.completed:,} {task.description}"), BarColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=None)
+    progress = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = progress.add_task(what, total=None)
+    begun_s = time.monotonic()
 
-        def count(more: int, total: int | None = None) -> None:
-            progress.update(task, advance=more, total=total)
+    def count(more: int, total: int | None = None) -> None:
+        progress.update(task, advance=more, total=total)
+        if time.monotonic() - begun_s > _LONG_S:
+            progress.start()
 
+    try:
         yield count
+    finally:
+        progress.stop()

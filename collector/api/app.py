@@ -9,15 +9,12 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from fastapi import APIRouter, Depends, FastAPI, Request, Response
-from fastapi.dependencies.utils import get_flat_params
-from fastapi.params import Query
-from fastapi.routing import APIRoute
+from fastapi import FastAPI
 
 from collector.api import problems
-from collector.api.context import Context, Unchanged, check_unchanged
+from collector.api.context import Context
 from collector.api.metrics import Metrics, Observed
-from collector.api.problems import Problem, ProblemDetails
+from collector.api.problems import ProblemDetails
 from collector.api.readers import LONGEST_S, Readers
 from collector.api.routes import (
     captured,
@@ -82,42 +79,13 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
     )
     app.state.context = context
-    app.add_exception_handler(Unchanged, _unchanged)
     problems.install(app)
-    v1 = APIRouter(prefix="/v1", dependencies=[Depends(check_query), Depends(check_unchanged)])
-    for each in (sinks, vertices, paths, impact, changes, captured, fleet, troubles, statistics, ingest):
-        v1.include_router(each.router)
-    app.include_router(v1)
-    app.include_router(operations.router, dependencies=[Depends(check_query)])
+    for each in (vertices, sinks, paths, impact, changes, captured, fleet, troubles, statistics, ingest):
+        app.include_router(each.router, prefix="/v1")
+    app.include_router(operations.router)
     app.add_middleware(Observed, metrics=context.metrics)
     _describe(app)
     return app
-
-
-async def _unchanged(_: Request, __: Exception) -> Response:
-    return Response(status_code=304)
-
-
-async def check_query(request: Request) -> None:
-    """A Problem for a parameter that the endpoint does not have: left out silently, it would seem to do something."""
-    if not request.scope["query_string"]:
-        return
-    route = request.scope["route"]
-    name = (request.method, route.path)
-    known = _PARAMETERS.get(name) or _PARAMETERS.setdefault(name, _parameters(route))
-    for given in request.query_params:
-        if given not in known:
-            there_are = f"there are {', '.join(sorted(known))}" if known else "there are none"
-            raise Problem(422, f"there is no parameter {given!r} here; {there_are}", given)
-
-
-_PARAMETERS: dict[tuple[str, str], frozenset[str]] = {}
-"""By the method and the path of a route: the names of the parameters that it takes."""
-
-
-def _parameters(route: APIRoute) -> frozenset[str]:
-    """The names of the parameters of a query."""
-    return frozenset(field.alias for field in get_flat_params(route.dependant) if isinstance(field.field_info, Query))
 
 
 def _describe(app: FastAPI) -> None:

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from collector.api.metrics import Metrics
 from collector.api.models import Graph
 from collector.api.readers import Readers
-from collector.api.view import Shown
+from collector.api.view import Shown, View
 from collector.api.watcher import Watcher
 from collector.export import FORMATS, export, export_rows
 from collector.mqtt_link import MqttLink
@@ -38,9 +38,12 @@ class Context:
     def version(self) -> str | None:
         """Changes whenever the store does; None if there is no store."""
         try:
-            view = self.readers.quick()
+            return self.version_of(self.readers.quick())
         except StoreError:
             return None
+
+    def version_of(self, view: View) -> str:
+        """The same, of the reader of the event loop."""
         return f'W/"{self.boot}-{id(view):x}-{view.version}"'
 
 
@@ -50,19 +53,11 @@ def context_of(request: Request) -> Context:
     return found
 
 
-Shared = Annotated[Context, Depends(context_of)]
+async def _shared(request: Request) -> Context:
+    return context_of(request)  # a dependency that does not say async is run in a thread
 
 
-class Unchanged(Exception):
-    """The caller has the answer already."""
-
-
-async def check_unchanged(request: Request) -> None:
-    """Unchanged if the caller has an answer of the store as it is now."""
-    known = request.headers.get("if-none-match")
-    version = context_of(request).version() if known else None
-    if known and version and version in (each.strip() for each in known.split(",")):
-        raise Unchanged
+Shared = Annotated[Context, Depends(_shared)]
 
 
 def reply(body: BaseModel | Listed, version: str | None = None, headers: Mapping[str, str] | None = None) -> Response:

@@ -32,9 +32,19 @@ def decode(of: str, text: str | None, *types: type) -> tuple[Any, ...] | None:
         kind, *values = json.loads(body)
         if kind != of or (types and [type(each) for each in values] != list(types)):
             raise ValueError("of another list")
-    except (ValueError, TypeError) as error:
+        for each in values:
+            _check(each)
+    except (ValueError, TypeError, RecursionError) as error:
         raise no_cursor(of) from error
     return tuple(values)
+
+
+def _check(value: Any) -> None:
+    """ValueError if it is nothing that a store could be asked for."""
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise ValueError("too large a number")
+    if isinstance(value, str):
+        value.encode()  # half of a character (a lone surrogate) is none
 
 
 def no_cursor(of: str) -> Problem:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, cast
 
-from collector.api.problems import Problem
+from collector.api.problems import Problem, bad_field
 from collector.api.view import Node, Shown, View
 from collector.lineage import Derivations, Link
-from collector.names import DataName, TaskName, TupleName, VertexName, WorkflowName, parse_name
+from collector.names import BadName, DataName, TaskName, TupleName, VertexName, WorkflowName, parse_name
 
 
 class Tuples:
@@ -62,7 +62,10 @@ def graph_of(view: View, vertex: Node) -> Derivations[Node]:
 def vertices_named(view: View, text: str, field: str = "id") -> list[Node]:
     """The vertices that an id means: one, or, for data without its agent, all of that name. A Problem if there is no
     such vertex, or it has no derivations."""
-    name = parse_name(text)
+    try:
+        name = parse_name(text)
+    except BadName as error:
+        raise bad_field(field, str(error)) from error
     if isinstance(name, WorkflowName):
         raise Problem(422, f"a workflow has no lineage of its own: ask for its tasks, /v1/tasks?workflow={text}", field)
     found = find_vertices(view, name)

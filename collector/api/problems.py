@@ -29,7 +29,11 @@ from collector.store.captured_rows import BadQuery
 
 _LOG = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
+_MOST_ERRORS = 20
+_PARAMETERS = {"greatest": "latest", "from_ms": "from", "to_ms": "to", "after": "cursor"}
+"""What the parts of a question to the store are called here, where that is something else."""
 _RETRY_S = 1
+_MOST_SHOWN = 100
 
 
 class FieldProblem(BaseModel):
@@ -115,9 +119,9 @@ def install(app: FastAPI) -> None:
 
     on(Problem, lambda error: error)
     on(RequestValidationError, _of_validation)
-    on(HTTPException, lambda error: Problem(error.status_code, str(error.detail), headers=error.headers or {}))
+    on(HTTPException, _of_framework)
     on(BadName, lambda error: Problem(422, str(error), "id"))
-    on(BadQuery, lambda error: Problem(422, error.reason, error.field))
+    on(BadQuery, _of_query)
     on(BadFilter, lambda error: Problem(422, str(error), "where"))
     on(StoreMissing, lambda error: _later(f"{error}: start `threadline spark`, or wait for it"))
     on(StoreUnavailable, lambda error: _later(str(error)))
@@ -131,17 +135,38 @@ def _later(detail: str) -> Problem:
     return Problem(503, detail, headers={"Retry-After": str(_RETRY_S)})
 
 
+def _of_framework(error: HTTPException) -> Problem:
+    is_about_body = error.status_code in (400, 413)
+    field = "body" if is_about_body else None
+    return Problem(error.status_code, str(error.detail), field, headers=error.headers or {})
+
+
+def _of_query(error: BadQuery) -> Problem:
+    field = _PARAMETERS.get(error.field, error.field)
+    return Problem(400 if field == "cursor" else 422, error.reason, field)
+
+
 def _of_validation(error: RequestValidationError) -> Problem:
-    errors = [FieldProblem(field=_place(each["loc"]), reason=str(each["msg"])) for each in error.errors()]
+    errors = [
+        FieldProblem(field=_place(each), reason=str(each["msg"]).removeprefix("Value error, "))
+        for each in error.errors()[:_MOST_ERRORS]
+    ]
     problem = Problem(422, "; ".join(f"{each.field}: {each.reason}" for each in errors[:5]) or "a bad request")
     problem.errors = errors
     return problem
 
 
-def _place(location: tuple[int | str, ...]) -> str:
+def _place(error: Mapping[str, Any]) -> str:
     """Where in a request, without saying that it is in its query or body."""
-    parts = [str(part) for part in location if part not in ("query", "path", "body", "header")]
+    if error["type"] == "json_invalid":
+        return "body"
+    parts = [shortened(str(part)) for part in error["loc"] if part not in ("query", "path", "body", "header")]
     return ".".join(parts) or "body"
+
+
+def shortened(name: str) -> str:
+    """A name that a caller has made up, and that need not come back to them in full."""
+    return name if len(name) <= _MOST_SHOWN else f"{name[:_MOST_SHOWN]}..."
 
 
 def _of_store(error: StoreError) -> Problem:

@@ -19,6 +19,7 @@ from protocol.records import BEGINNING, END_OF_TIME
 from protocol.wire.sections import Kind
 
 _SEQS = (1 << SEQ_BITS) - 1
+_NOTHING_SPECIAL = SinkFlag(0)
 Node = int | TaskNode | DataNode
 """A vertex: a tuple, a task or data."""
 Shown = dict[str, Any]
@@ -163,7 +164,7 @@ class View:
             return self._shown(found.id, "intermediate", found.ts, said)
         state = "open"
         if found.label_stamp is not None:
-            state = "incomplete" if found.flags & SinkFlag.INCOMPLETE else "complete"
+            state = "complete" if found.flags is _NOTHING_SPECIAL else "incomplete"
         return self._shown(found.id, "sink", found.ts, said, state, found.label_stamp, found.origins)
 
     def _shown(

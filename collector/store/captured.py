@@ -9,8 +9,8 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from collector.store.captured_graph import add_names
 from collector.plain import as_json
+from collector.store.captured_graph import add_names
 from protocol.events import DataItem, Event, TaskBegun, TaskEnded, WorkflowBegun, WorkflowEnded
 
 _WORKFLOW_BEGUN = """INSERT INTO workflows (start, key, id, begun_ts, attributes) VALUES (?,?,?,?,?)

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from collector.plain import as_json
 from collector.store.captured import add_events
 from collector.store.nonces import signed
-from collector.plain import as_json
 from collector.store.replay import Replay
 from protocol.chunks import read_progress
 from protocol.ids import StreamId

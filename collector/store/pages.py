@@ -22,6 +22,7 @@ from collector.store.packing import among, distinct, groups_of, pack, pack_group
 from protocol.chunks import Numbers
 
 PAGE_BITS = 12
+_PLACES = (1 << PAGE_BITS) - 1
 MOST_FRAGMENTS = 64  # half as many more for some pages: streams that fill theirs together need not merge together
 MOST_MERGED_BYTES = 1 << 20
 TOP_TIER = 2
@@ -91,8 +92,13 @@ class Pages:
         for begin, end in spans_of(groups_of(wanted >> PAGE_BITS), len(wanted)):
             entries = self._entries(int(wanted[begin]) >> PAGE_BITS, unless, columns)
             if len(entries[0]):
-                hits = among(entries[0], wanted[begin:end])
+                # By the place within the page: there are few places, and many entries.
+                is_wanted = np.zeros(1 << PAGE_BITS, bool)
+                is_wanted[wanted[begin:end] & _PLACES] = True
+                hits = np.flatnonzero(is_wanted[entries[0] & _PLACES])
                 found.append([column[hits] for column in entries])
+        if len(found) == 1:
+            return found[0]
         return [np.concatenate(column) for column in zip(*found, strict=True)] if found else [wanted[:0]] * columns
 
     def page(self, page: int) -> Relation:

@@ -6,7 +6,7 @@ came directly from the sources of its edges.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,8 @@ from collector.store.tables import Tables
 from protocol.chunks import Numbers
 from protocol.graph import SinkFlag
 
+_AT_ONCE = 500
+_FLAGS = {int(flag): flag for flag in (SinkFlag(0), *SinkFlag)}  # looked up faster than made
 _SINK = "SELECT id, ts, stamp, label_stamp, flags, origins FROM sinks"
 
 
@@ -62,30 +64,36 @@ class Derivation(NamedTuple):
 def sink_of(row: tuple[int, int, int, int | None, int, int]) -> Sink:
     """A row of the table."""
     tuple_id, ts, stamp, label_stamp, flags, origins = row
-    return Sink(tuple_id, ts, stamp, label_stamp, SinkFlag(flags), origins)
+    return Sink(tuple_id, ts, stamp, label_stamp, _FLAGS[flags] if flags in _FLAGS else SinkFlag(flags), origins)
 
 
 def find_tuples(tables: Tables, ids: Iterable[int]) -> dict[int, TupleFound]:
     """What these tuples are, without those that neither the graph nor a Send knows."""
-    wanted = np.array(sorted(ids), "<i8")
+    left = set(ids)
     found: dict[int, TupleFound] = {}
-    sources = tables.sources.find(wanted)
-    if len(sources[0]):
-        labels = tables.labels.find(sources[0])
-        label = dict(zip(labels[0].tolist(), labels[1].tolist(), strict=True))
-        for each, ts, stamp, sent in zip(*[column.tolist() for column in sources], strict=True):
-            found[each] = Source(each, ts, stamp, label.get(each), bool(sent))
-    left = [each for each in wanted.tolist() if each not in found]
-    for each in left:
-        row = tables.db.execute(f"{_SINK} WHERE id=?", (each,)).fetchone()
-        if row:
-            found[each] = sink_of(row)
-    left = [each for each in left if each not in found]
+    sources = [column.tolist() for column in tables.sources.find(np.array(sorted(left), "<i8"))]
+    if sources[0]:
+        labels = tables.labels.find(np.array(sources[0], "<i8"))
+        stamp_of = dict(zip(labels[0].tolist(), labels[1].tolist(), strict=True)).get
+        for each, ts, stamp, sent in zip(*sources, strict=True):
+            found[each] = Source(each, ts, stamp, stamp_of(each), sent == 1)
+        left -= found.keys()
+    for some in _batched(sorted(left)):
+        query = f"{_SINK} WHERE id IN ({','.join('?' * len(some))})"
+        for row in tables.db.execute(query, some):
+            found[row[0]] = sink_of(row)
+    left -= found.keys()
     if left:
-        sent = tables.deliveries.find(np.array(left, "<i8"))
+        sent = tables.deliveries.find(np.array(sorted(left), "<i8"))
         for each, ts in zip(sent[0].tolist(), sent[1].tolist(), strict=True):
             found[each] = Sent(each, ts)
     return found
+
+
+def _batched(ids: list[int]) -> Iterator[list[int]]:
+    """As many as one statement may name."""
+    for begin in range(0, len(ids), _AT_ONCE):
+        yield ids[begin : begin + _AT_ONCE]
 
 
 def origins_of(tables: Tables, ids: Iterable[int]) -> list[Derivation]:

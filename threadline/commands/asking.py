@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -84,8 +84,10 @@ Everything = Annotated[bool, typer.Option("--all", help="All of them, however ma
 
 @contextmanager
 def asking(url: str, arguments: Collection[str] = ("id", "sources")) -> Iterator[Client]:
-    """A client of the API. Whatever goes wrong meanwhile ends the command, with a line that says what to do; `arguments`
-    are the fields of the API that are no options of the command."""
+    """A client of the API. Whatever goes wrong meanwhile ends the command, with a line that says what to do.
+
+    `arguments` are the fields of the API that are no options of the command.
+    """
     from threadline.api_client import ApiError, Client, Refused
 
     _quieten()
@@ -107,22 +109,36 @@ def asking(url: str, arguments: Collection[str] = ("id", "sources")) -> Iterator
         raise typer.Exit(130) from None
 
 
-def nothing(text: str) -> None:
-    """End because there is nothing to show."""
-    typer.echo(f"threadline: {text}", err=True)
-    raise typer.Exit(1)
-
-
 def note(text: str) -> None:
     """Something beside what was asked for."""
     typer.echo(text, err=True)
 
 
-def print_json(answers: Iterable[Answer]) -> Iterator[Answer]:
-    """Print answers as they are, and hand them on."""
-    for answer in answers:
-        typer.echo(answer.text)
-        yield answer
+class Gathered(NamedTuple):
+    """The items of all pages, how many they are, and what else the last page says. Once printed, they are not kept."""
+
+    items: list[dict[str, Any]]
+    number: int
+    last: dict[str, Any]
+
+
+def gather(pages: Iterable[Answer], of: str, what: str, as_json: bool) -> Gathered:
+    """All pages of a list: printed as they come, or kept, with a progress bar meanwhile."""
+    items: list[dict[str, Any]] = []
+    number, last = 0, {}
+    if as_json:
+        for page in pages:
+            typer.echo(page.text)
+            number, last = number + len(page.body[of]), page.body
+        return Gathered(items, number, last)
+    from threadline.printing import counting
+
+    with counting(what) as count:
+        for page in pages:
+            items += page.body[of]
+            last = page.body
+            count(len(page.body[of]), last.get(what))  # a few say how many there are in all
+    return Gathered(items, len(items), last)
 
 
 def _quieten() -> None:
@@ -142,6 +158,9 @@ _WORDS = (
     (re.compile(r"/v1/tasks\?workflow=(\S+)"), r"`threadline tasks --workflow \1`"),
     (re.compile(r"/v1/agents\b"), "`threadline agents`"),
     (re.compile(r"\bsince=start\b"), "--since start"),
+    (re.compile(r"\bask what is forward\b"), "ask `threadline trace ID --forward`"),
+    (re.compile(r"^there is no [^:]*/\S+@\d+:\d+$"), r"\g<0>: `threadline sinks` lists results"),
+    (re.compile(r"^there is no task:\S+$"), r"\g<0>: `threadline tasks` lists them"),
 )
 """What the API says in its own words, and what that is here."""
 

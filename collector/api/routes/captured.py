@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
+from pydantic import Field
 
 from collector.api import cursors
+from collector.api.checked_route import CheckedRoute
 from collector.api.context import Shared, reply, reply_rows
 from collector.api.parameters import (
     MOST_NAME,
@@ -18,6 +20,7 @@ from collector.api.parameters import (
     TableFormat,
     To,
     Where,
+    check_span,
     conditions,
 )
 from collector.api.problems import Problem, bad_field, responses
@@ -41,7 +44,7 @@ from collector.store import captured_rows, compared
 from collector.store.captured_graph import DataNode, TaskNode
 from collector.store.captured_rows import MOST_FIELDS, MOST_ORDERS, DataQuery, RunKey, TaskQuery, WorkflowQuery
 
-router = APIRouter(tags=["captured"])
+router = APIRouter(route_class=CheckedRoute, tags=["captured"])
 Status = Annotated[Literal["running", "finished", "failed"] | None, Query(description="Only those of this status.")]
 OrderBy = Annotated[
     str | None,
@@ -92,11 +95,22 @@ def _run(view: View, text: str | None, kind: type[WorkflowName] | type[TaskName]
     except BadName:
         name = None
     if not isinstance(name, kind):
-        raise bad_field(field, f"{text!r} is no id of a {field}: {field}:AGENT@EPOCH:NUMBER")
+        of = "task" if kind is TaskName else "workflow"
+        raise bad_field(field, f"{text!r} is no id of a {of}: {of}:AGENT@EPOCH:NUMBER")
     start = view.start_of(name.agent, name.epoch)
-    if start is None:
+    key = None if start is None else (start, name.key)
+    find = view.reader.tasks_at if kind is TaskName else view.reader.workflows_at
+    if key is None or not find([key]):
         raise Problem(404, f"there is no {text}", field)
-    return start, name.key
+    return key
+
+
+def _check_groups(group_by: str | None, latest: str | None, least: str | None) -> None:
+    """A Problem if it is not clear which row of each group is asked for."""
+    if latest is not None and least is not None:
+        raise bad_field("least", "a group has one best row: by latest or by least, not by both")
+    if group_by is not None and latest is None and least is None:
+        raise bad_field("group_by", "say by latest or least which row of each group is asked for")
 
 
 def _next(of: str, page: captured_rows.Page[Any]) -> str | None:
@@ -135,6 +149,8 @@ async def tasks(
     `?order_by=-generated.accuracy&limit=3&select=used.rate,used.batch`.
     """
     after = cursors.decode("tasks", cursor)
+    check_span(from_ms, to_ms)
+    _check_groups(group_by, latest, least)
     version = shared.version()
 
     def find(view: View) -> Tasks:
@@ -192,6 +208,8 @@ async def data(
     """Data as tasks used or generated it, with its attributes. Fields are name, workflow_name, agent, epoch, role,
     task, task_name, transformation, begun_ms, ended_ms (of the task), and any path in the attributes."""
     after = cursors.decode("data", cursor)
+    check_span(from_ms, to_ms)
+    _check_groups(group_by, latest, least)
     version = shared.version()
 
     def find(view: View) -> DataRows:
@@ -267,6 +285,8 @@ async def workflows(
     """Runs of workflows. Fields are id, name, agent, epoch, status, begun_ms, ended_ms, elapsed_ms, error, and any path
     in the attributes. `from` and `to` are about when it began."""
     after = cursors.decode("workflows", cursor)
+    check_span(from_ms, to_ms)
+    _check_groups(group_by, latest, least)
     version = shared.version()
 
     def find(view: View) -> Workflows:
@@ -298,7 +318,7 @@ async def workflows(
 async def compare(
     shared: Shared,
     run: Annotated[
-        list[str],
+        list[Annotated[str, Field(min_length=1, max_length=MOST_NAME)]],
         Query(
             description="A run, workflow:AGENT@EPOCH:NUMBER, or the name of a workflow for all its runs (the latest"
             " 20); may be repeated.",
@@ -322,10 +342,8 @@ async def compare(
 
 def _runs_meant(view: View, text: str) -> list[RunKey]:
     if text.startswith("workflow:"):
-        key = _run(view, text, WorkflowName, "workflow")
-        if key is None or key not in view.reader.workflows_at([key]):
-            raise Problem(404, f"there is no {text}", "run")
-        return [key]
+        key = _run(view, text, WorkflowName, "run")
+        return [] if key is None else [key]
     page = view.reader.workflows(WorkflowQuery(name=text, order_by=("-begun_ms",), limit=compared.MOST_RUNS))
     if not page.rows:
         raise Problem(404, f"there is no run of a workflow {text!r}", "run")

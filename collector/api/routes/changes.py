@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
 
+from collector.api.checked_route import CheckedRoute
 from collector.api.context import Context, Shared
 from collector.api.parameters import AgentFilter, StreamFilter, patterns
 from collector.api.problems import Problem, bad_field, responses
@@ -23,7 +24,7 @@ from collector.store import Change, ChangeKind, Cursor, CursorExpired, StoreErro
 from protocol.chunks import SEQ_BITS
 from protocol.graph import EdgeFlag, Reason, SinkFlag
 
-router = APIRouter(tags=["graph"])
+router = APIRouter(route_class=CheckedRoute, tags=["graph"])
 MOST_AT_ONCE = 500
 QUIET_S = 15.0
 RETRY_MS = 1_000

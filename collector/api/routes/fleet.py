@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Response
 
 from collector.api import cursors
+from collector.api.checked_route import CheckedRoute
 from collector.api.context import Context, Shared, reply
 from collector.api.parameters import AgentFilter, Cursor, EpochFilter, From, Limit, StreamFilter, To, patterns, span
 from collector.api.problems import Problem, responses
@@ -19,7 +20,7 @@ from protocol.plan import PlanDocument, PlanError
 from protocol.plan_picture import to_dot, to_svg, to_text
 from protocol.records import END_OF_TIME
 
-router = APIRouter(tags=["fleet"])
+router = APIRouter(route_class=CheckedRoute, tags=["fleet"])
 AgentName = Annotated[str, Path(description="The agent's name.", examples=["car-7"], max_length=64)]
 _PICTURES = {"svg": "image/svg+xml", "dot": "text/vnd.graphviz", "text": "text/plain; charset=utf-8"}
 

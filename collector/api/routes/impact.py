@@ -9,6 +9,7 @@ from fastapi import APIRouter, Body, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from collector.api import cursors
+from collector.api.checked_route import CheckedRoute
 from collector.api.context import Shared, reply_graph
 from collector.api.graphs import shown_edge, shown_graph
 from collector.api.models import Impact
@@ -19,6 +20,7 @@ from collector.api.parameters import (
     From,
     Limit,
     Payloads,
+    ReadingId,
     StreamText,
     TimeMs,
     To,
@@ -33,8 +35,10 @@ from protocol.chunks import SEQ_BITS, Numbers
 from protocol.plan import Node, PlanDocument, PlanError
 from protocol.records import END_OF_TIME
 
-router = APIRouter(tags=["graph"])
+router = APIRouter(route_class=CheckedRoute, tags=["graph"])
 MOST_SOURCES = 200_000
+MOST_EDGES = 20_000
+"""In an answer."""
 _MOST_UNKNOWN = 100
 _MOST_POSTED = 10_000
 
@@ -52,7 +56,7 @@ class Readings(BaseModel):
         },
     )
 
-    sources: list[str] | None = Field(default=None, max_length=_MOST_POSTED, min_length=1)
+    sources: list[ReadingId] | None = Field(default=None, max_length=_MOST_POSTED, min_length=1)
     stream: StreamText | None = None
     from_ms: TimeMs | None = Field(default=None, alias="from")
     to_ms: TimeMs | None = Field(default=None, alias="to")
@@ -61,6 +65,8 @@ class Readings(BaseModel):
     def _one_of_both(self) -> Self:
         if (self.sources is None) == (self.stream is None):
             raise ValueError("give either sources, or stream with from and to")
+        if self.sources is not None and (self.from_ms, self.to_ms) != (None, None):
+            raise ValueError("from and to go with stream, not with sources")
         return self
 
 
@@ -68,13 +74,18 @@ class Readings(BaseModel):
 async def impact(
     shared: Shared,
     source: Annotated[
-        list[str] | None, Query(description="A reading; may be repeated. For many, POST them.", max_length=MOST_NAMED)
+        list[ReadingId] | None,
+        Query(
+            description="A reading; may be repeated. For many, POST them.",
+            max_length=MOST_NAMED,
+            examples=["accidents-roadside/reports@1:39"],
+        ),
     ] = None,
     stream: Annotated[StreamText | None, Query(description="Or all readings of AGENT/STREAM[@EPOCH].")] = None,
     from_ms: From = None,
     to_ms: To = None,
     edges: Annotated[bool, Query(description="With the readings, and the edges from them.")] = False,
-    payload: Payloads = True,
+    payload: Payloads = False,
     limit: Limit = 100,
     cursor: Cursor = None,
     format: ExportFormat = "json",
@@ -83,16 +94,18 @@ async def impact(
     for all of a stream within a span of time."""
     if (source is None) == (stream is None):
         raise bad_field("source", "give either source, or stream with from and to")
+    if source is not None and (from_ms, to_ms) != (None, None):
+        raise bad_field("from" if to_ms is None else "to", "from and to go with stream, not with source")
     asked = Readings.model_construct(sources=source, stream=stream, from_ms=from_ms, to_ms=to_ms)
     return await _answer(shared, asked, edges, payload, limit, cursor, format)
 
 
-@router.post("/impact", response_model=Impact, responses=responses(400, 404))
+@router.post("/impact", response_model=Impact, responses=responses(400, 404, 413, 415))
 async def impact_of_many(
     shared: Shared,
     readings: Annotated[Readings, Body()],
     edges: Annotated[bool, Query(description="With the readings, and the edges from them.")] = False,
-    payload: Payloads = True,
+    payload: Payloads = False,
     limit: Limit = 100,
     cursor: Cursor = None,
     format: ExportFormat = "json",
@@ -128,13 +141,19 @@ def _impact(view: View, asked: Readings, with_edges: bool, with_payloads: bool, 
     sources, sinks = reader.touched(chosen.ids[is_known])
     late_sources, late_sinks = reader.late_touched(chosen.ids)
     results = distinct(np.concatenate([sinks, late_sinks]))
-    page = results[results > after][: limit + 1]
+    page = results[results > after]
+    if with_edges:
+        limit = min(limit, _fitting(page[:limit], np.concatenate([sinks, late_sinks])))
     shown, following = page[:limit], cursors.encode("impact", int(page[limit - 1])) if len(page) > limit else None
     vertices = view.tuple_list(shown.tolist(), with_payloads)
     edges: list[Shown] = []
+    is_cut = False
     if with_edges:
         pairs = _edges_into(shown, sources, sinks)
         late = _edges_into(shown, late_sources, late_sinks)
+        is_cut = len(pairs) + len(late) > MOST_EDGES  # of one result alone
+        pairs = pairs[:MOST_EDGES]
+        late = late[: MOST_EDGES - len(pairs)]
         edges = [_edge(view, *pair, []) for pair in pairs] + [_edge(view, *pair, ["late"]) for pair in late]
         vertices += view.tuple_list(sorted({source for source, _ in (*pairs, *late)}), with_payloads)
     alive = chosen.ids[is_known & ~is_expired]
@@ -144,6 +163,7 @@ def _impact(view: View, asked: Readings, with_edges: bool, with_payloads: bool, 
         vertices,
         edges,
         following,
+        is_cut,
         sources=int(is_known.sum()),
         alive=len(alive),
         expired=int((is_known & is_expired).sum()),
@@ -159,11 +179,8 @@ def _chosen(view: View, asked: Readings) -> _Chosen:
         return _of_stream(view, parse_stream(asked.stream), asked.from_ms, asked.to_ms)
     ids: set[int] = set()
     unknown: list[str] = []
-    for place, text in enumerate(asked.sources or []):
-        name = parse_name(text)
-        if not isinstance(name, TupleName):
-            raise bad_field(f"sources.{place}", f"{text!r} is no tuple: of tasks and data, ask what is forward")
-        tuple_id = view.tuple_of(name)
+    for text in asked.sources or []:
+        tuple_id = view.tuple_of(cast("TupleName", parse_name(text)))
         if tuple_id is None:
             unknown.append(text)
         else:
@@ -186,6 +203,13 @@ def _of_stream(view: View, pattern: StreamPattern, from_ms: int | None, to_ms: i
         parts.append(found)
     streams = {view.stream_of(number) for number in numbers}
     return _Chosen(distinct(np.concatenate(parts)), [], [(each.agent, each.name) for each in streams])
+
+
+def _fitting(results: Numbers, sinks: Numbers) -> int:
+    """How many of these results, but one at least, have as many edges together as an answer may have."""
+    ordered = np.sort(sinks)
+    counts = np.searchsorted(ordered, results, "right") - np.searchsorted(ordered, results, "left")
+    return max(1, int(np.searchsorted(np.cumsum(counts), MOST_EDGES, "right")))
 
 
 def _edges_into(shown: Numbers, sources: Numbers, sinks: Numbers) -> list[tuple[int, int]]:

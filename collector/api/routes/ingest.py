@@ -7,11 +7,12 @@ import asyncio
 from fastapi import APIRouter, Request, Response
 
 from collector import ingest as incoming
+from collector.api.checked_route import CheckedRoute
 from collector.api.context import Shared, reply
 from collector.api.problems import Problem, responses
 from collector.api.rows import Ingested
 
-router = APIRouter(tags=["ingest"])
+router = APIRouter(route_class=CheckedRoute, tags=["ingest"])
 _EXAMPLE = {
     "agent": "flink-1",
     "run": "2026-11-17T08:00:00Z",

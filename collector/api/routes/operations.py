@@ -6,11 +6,12 @@ from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from prometheus_client.exposition import generate_latest
 
+from collector.api.checked_route import CheckedRoute
 from collector.api.context import Shared, reply
 from collector.api.rows import Check, Health, Readiness
 from collector.store import StoreError
 
-router = APIRouter(tags=["operations"])
+router = APIRouter(route_class=CheckedRoute, tags=["operations"])
 
 
 @router.get("/healthz", response_model=Health)

@@ -15,6 +15,7 @@ from typing import Annotated, Any, NamedTuple
 from fastapi import APIRouter, Query, Response
 
 from collector.api import cursors
+from collector.api.checked_route import CheckedRoute
 from collector.api.context import Shared, reply_graph
 from collector.api.graphs import Captured, graph_of, shown_edges, shown_graph, shown_vertices, vertices_named
 from collector.api.models import Paths
@@ -26,7 +27,7 @@ from collector.lineage import Link, Part, paths, some, walk
 from collector.store.vertices import Sink
 from protocol.chunks import SEQ_BITS
 
-router = APIRouter(tags=["graph"])
+router = APIRouter(route_class=CheckedRoute, tags=["graph"])
 MOST_VERTICES = 20_000
 MOST_PATHS = 1_000
 MOST_PASSED = 100_000
@@ -72,7 +73,7 @@ async def find_paths(
     between = None if via is None else _pattern("via", via)
 
     def find(view: View) -> Shown:
-        return _Search(view, begin, end, between, span(since, until)).page(limit, after, payload)
+        return _Search(view, begin, end, between, span(since, until, ("since", "until"))).page(limit, after, payload)
 
     return reply_graph(await shared.readers.ask(find), format, "paths", version)
 

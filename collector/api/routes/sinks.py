@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Response
 
 from collector.api import cursors
+from collector.api.checked_route import CheckedRoute
 from collector.api.context import Shared, reply_graph
 from collector.api.graphs import shown_graph
 from collector.api.models import Sinks
@@ -28,7 +29,7 @@ from collector.api.problems import responses
 from collector.api.view import Shown, View
 from collector.filters import Condition
 
-router = APIRouter(tags=["graph"])
+router = APIRouter(route_class=CheckedRoute, tags=["graph"])
 MOST_EXAMINED = 20_000
 _AT_ONCE = 500
 

@@ -6,14 +6,15 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
+from collector.api.checked_route import CheckedRoute
 from collector.api.context import Shared, reply
-from collector.api.parameters import AgentFilter, From, StreamFilter, To, patterns
+from collector.api.parameters import AgentFilter, From, StreamFilter, To, check_span, patterns
 from collector.api.problems import bad_field, responses
 from collector.api.rows import Series, Statistics
 from collector.api.view import View
 from collector.store.reader import SinkCount
 
-router = APIRouter(tags=["statistics"])
+router = APIRouter(route_class=CheckedRoute, tags=["statistics"])
 MOST_SLOTS = 1_000
 MOST_SERIES = 100
 MOST_MS = 1 << 53
@@ -30,8 +31,7 @@ async def statistics(
 ) -> Response:
     """Results of each stream by event time, from how many readings they came, how many are open or incomplete; tasks by
     when they began. Without `from` and `to`: over all the time of which there are results, or else tasks."""
-    if from_ms is not None and to_ms is not None and to_ms < from_ms:
-        raise bad_field("to", "to is before from")
+    check_span(from_ms, to_ms)
     version = shared.version()
 
     def find(view: View) -> Statistics:

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from collector.api import cursors
+from collector.api.checked_route import CheckedRoute
 from collector.api.context import Shared, reply
 from collector.api.parameters import AgentFilter, Cursor, From, Limit, StreamFilter, To, patterns, span
 from collector.api.problems import responses
@@ -17,7 +18,7 @@ from collector.plain import as_plain
 from collector.store.people import Span
 from protocol.wire.sections import Kind
 
-router = APIRouter(tags=["troubles"])
+router = APIRouter(route_class=CheckedRoute, tags=["troubles"])
 _ROWS_AT_ONCE = 100
 _KINDS = {int(kind): kind.name.lower() for kind in Kind}
 _KINDS = {int(kind): kind.name.lower() for kind in Kind}

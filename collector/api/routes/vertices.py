@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Response
 
 from collector.api import cursors
+from collector.api.checked_route import CheckedRoute
 from collector.api.context import Context, Shared, reply_graph, reply_shown
 from collector.api.graphs import (
     Captured,
@@ -22,7 +23,7 @@ from collector.api.graphs import (
     vertices_named,
 )
 from collector.api.models import Lineage, Origins, Results, Vertex
-from collector.api.parameters import MOST_NAME, Cursor, ExportFormat, Limit, Payloads
+from collector.api.parameters import MOST_NAME, ExportFormat, Page, Payloads
 from collector.api.problems import Problem, responses
 from collector.api.view import Node, Shown, View
 from collector.lineage import Link, walk
@@ -30,7 +31,7 @@ from collector.names import TupleName, WorkflowName, parse_name
 from collector.store.vertices import Sink
 from protocol.graph import EdgeFlag
 
-router = APIRouter(prefix="/vertices", tags=["graph"])
+router = APIRouter(route_class=CheckedRoute, prefix="/vertices", tags=["graph"])
 MOST_VERTICES = 5_000
 """In a walk."""
 MOST_CLOSURE = 20_000
@@ -51,35 +52,19 @@ Id = Annotated[
 
 
 @router.get("/{id:path}/backward", response_model=Origins, responses=responses(400, 404))
-async def backward(
-    shared: Shared,
-    id: Id,
-    payload: Payloads = True,
-    limit: Limit = 100,
-    cursor: Cursor = None,
-    format: ExportFormat = "json",
-) -> Response:
+async def backward(shared: Shared, id: Id, page: Annotated[Page, Query()]) -> Response:
     """Everything that a vertex came from. Of a result: the readings, over all agents. Of captured data and tasks: all
     data and tasks before them."""
-    after = cursors.decode("backward", cursor)
-    found = await _ask(shared, id, lambda view, nodes: _backward(view, nodes, payload, limit, after))
-    return reply_graph(found, format, "backward", shared.version())
+    after = cursors.decode("backward", page.cursor)
+    return await _answer(shared, id, page, "backward", lambda view, nodes: _backward(view, nodes, page, after))
 
 
 @router.get("/{id:path}/forward", response_model=Results, responses=responses(400, 404))
-async def forward(
-    shared: Shared,
-    id: Id,
-    payload: Payloads = True,
-    limit: Limit = 100,
-    cursor: Cursor = None,
-    format: ExportFormat = "json",
-) -> Response:
+async def forward(shared: Shared, id: Id, page: Annotated[Page, Query()]) -> Response:
     """Everything that came from a vertex. Of a reading: the results that it touched, and whether it can touch more. Of
     captured data and tasks: all data and tasks behind them."""
-    after = cursors.decode("forward", cursor)
-    found = await _ask(shared, id, lambda view, nodes: _forward(view, nodes, payload, limit, after))
-    return reply_graph(found, format, "forward", shared.version())
+    after = cursors.decode("forward", page.cursor)
+    return await _answer(shared, id, page, "forward", lambda view, nodes: _forward(view, nodes, page, after))
 
 
 @router.get("/{id:path}/lineage", response_model=Lineage, responses=responses(404))
@@ -90,7 +75,7 @@ async def lineage(
     direction: Annotated[
         Literal["backward", "forward", "both"], Query(description="To what it came from, or to what came from it.")
     ] = "backward",
-    payload: Payloads = True,
+    payload: Payloads = False,
     limit: Annotated[int, Query(description="So many vertices at the most.", ge=1, le=MOST_VERTICES)] = 500,
     format: ExportFormat = "json",
 ) -> Response:
@@ -106,8 +91,8 @@ async def lineage(
 @router.get("/{id:path}", response_model=Vertex, responses=responses(404))
 async def vertex(shared: Shared, id: Id) -> Response:
     """One vertex: what it said, and how it is."""
-    version = shared.version()
     view = shared.readers.quick()
+    version = shared.version_of(view)
     with view.reader.moment():
         name = parse_name(id)
         found: Shown | None
@@ -131,15 +116,18 @@ async def vertex(shared: Shared, id: Id) -> Response:
     return reply_shown(found, version)
 
 
-async def _ask(shared: Context, id: str, answer: Callable[[View, list[Node]], Shown]) -> Shown:
+async def _answer(shared: Context, id: str, page: Page, of: str, find: Callable[[View, list[Node]], Shown]) -> Response:
     """An answer about what an id means: on the event loop if that takes no time, else in a thread."""
+    name = parse_name(id)
     view = shared.readers.quick()
-    with view.reader.moment():
-        name = parse_name(id)
-        tuple_id = view.tuple_of(name) if isinstance(name, TupleName) else None
-        if tuple_id is not None and _is_quick(view, tuple_id):
-            return answer(view, [tuple_id])
-    return await shared.readers.ask(lambda view: answer(view, vertices_named(view, id)))
+    version = shared.version_of(view)
+    if isinstance(name, TupleName):
+        with view.reader.moment():
+            tuple_id = view.tuple_of(name)
+            if tuple_id is not None and _is_quick(view, tuple_id):
+                return reply_graph(find(view, [tuple_id]), page.format, of, version)
+    found = await shared.readers.ask(lambda view: find(view, vertices_named(view, id)))
+    return reply_graph(found, page.format, of, version)
 
 
 def _is_quick(view: View, tuple_id: int) -> bool:
@@ -153,10 +141,10 @@ def _is_quick(view: View, tuple_id: int) -> bool:
 # Tuples: the edges of the graph, which lead from readings to results
 
 
-def _backward(view: View, nodes: list[Node], with_payloads: bool, limit: int, after: object) -> Shown:
+def _backward(view: View, nodes: list[Node], page: Page, after: object) -> Shown:
     asked = nodes[0]
     if not isinstance(asked, int):
-        return _captured_page(view, nodes, True, with_payloads, limit, after, lost=[])
+        return _captured_page(view, nodes, page, after, is_backward=True, lost=[])
     reader = view.reader
     flags: dict[int, list[str]] = {each: _flag_names(flag) for each, flag in reader.edges_of(asked)}
     flags |= {each.origin: ["late"] for each in reader.late_of(asked)}
@@ -166,17 +154,17 @@ def _backward(view: View, nodes: list[Node], with_payloads: bool, limit: int, af
         inner = {link.derived for link in part.links}
         flags = {each: [] for each in part.levels if isinstance(each, int) and each not in inner and each != asked}
         is_cut = part.is_cut
-    ids, following = _page("backward", sorted(flags), limit, after)
-    name = view.name_of(asked)
-    edges = [shown_edge(view.name_of(each), name, flags[each]) for each in ids]
+    ids, following = _page("backward", sorted(flags), page.limit, after)
+    shown, *origins = vertices = view.tuple_list([asked, *ids], page.payload)
+    edges = [shown_edge(origin["id"], shown["id"], flags[each]) for each, origin in zip(ids, origins, strict=True)]
     lost = [view.name_of(each) for each in reader.lost_of(asked)]
-    return shown_graph(view.tuple_list([asked, *ids], with_payloads), edges, following, is_cut, lost=lost)
+    return shown_graph(vertices, edges, following, is_cut, lost=lost)
 
 
-def _forward(view: View, nodes: list[Node], with_payloads: bool, limit: int, after: object) -> Shown:
+def _forward(view: View, nodes: list[Node], page: Page, after: object) -> Shown:
     asked = nodes[0]
     if not isinstance(asked, int):
-        return _captured_page(view, nodes, False, with_payloads, limit, after, may_touch_more=None)
+        return _captured_page(view, nodes, page, after, is_backward=False, may_touch_more=None)
     reader = view.reader
     flags: dict[int, list[str]] = {each: [] for each in reader.forward(asked)}
     flags |= {each: ["late"] for each in reader.late_sinks_of(asked) if each not in flags}
@@ -186,11 +174,10 @@ def _forward(view: View, nodes: list[Node], with_payloads: bool, limit: int, aft
         reached = [each for each in part.levels if isinstance(each, int) and each != asked]
         flags = {each: [] for each, found in reader.tuples(reached).items() if isinstance(found, Sink)}
         is_cut = part.is_cut
-    ids, following = _page("forward", sorted(flags), limit, after)
-    name = view.name_of(asked)
-    edges = [shown_edge(name, view.name_of(each), flags[each]) for each in ids]
-    vertices = view.tuple_list([asked, *ids], with_payloads)
-    is_alive = {"alive": True, "expired": False}.get(vertices[0]["state"])
+    ids, following = _page("forward", sorted(flags), page.limit, after)
+    shown, *results = vertices = view.tuple_list([asked, *ids], page.payload)
+    edges = [shown_edge(shown["id"], result["id"], flags[each]) for each, result in zip(ids, results, strict=True)]
+    is_alive = {"alive": True, "expired": False}.get(shown["state"])
     return shown_graph(vertices, edges, following, is_cut, may_touch_more=is_alive)
 
 
@@ -216,7 +203,7 @@ def _number(of: str, after: object) -> int:
 
 
 def _captured_page(
-    view: View, nodes: list[Node], is_backward: bool, with_payloads: bool, limit: int, after: object, **more: Any
+    view: View, nodes: list[Node], wanted: Page, after: object, *, is_backward: bool, **more: Any
 ) -> Shown:
     graph = Captured(view)
     part = walk(graph, nodes, backward=is_backward, most=MOST_CLOSURE, check=view.reader.check_time)
@@ -233,13 +220,13 @@ def _captured_page(
             case _:
                 raise cursors.no_cursor(of)
         reached = [each for each in reached if each[:2] > begin]
-    page = reached[:limit]
+    page = reached[: wanted.limit]
     end = page[-1][:2] if page else begin
     links = [link for link, place in last_of.items() if begin < place <= end or (after is None and place == _FIRST)]
     return shown_graph(
-        shown_vertices(view, [*nodes, *(node for *_, node in page)], with_payloads),
+        shown_vertices(view, [*nodes, *(node for *_, node in page)], wanted.payload),
         shown_edges(view, links),
-        cursors.encode(of, *end) if len(reached) > limit else None,
+        cursors.encode(of, *end) if len(reached) > wanted.limit else None,
         part.is_cut or graph.is_cut,
         **more,
     )

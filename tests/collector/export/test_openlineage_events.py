@@ -223,6 +223,7 @@ def test_a_sink_stream_is_a_job_that_is_running() -> None:
         {"derived": alert().id, "relation": "wasDerivedFrom", "flags": [], "origins": [reading(0).id]},
         {"derived": alert().id, "relation": "wasDerivedFrom", "flags": ["late"], "origins": [reading(1).id]},
     ]
+    assert [facet.edges for facet in facets_of(delivery)[1:]] == [[], []], "once is enough"
     (rest,) = [each for each in found if isinstance(each, DatasetEvent)]
     assert rest.dataset.name == "car-7/reports"
     assert [vertex["id"] for vertex in (rest.dataset.facets or {})[FACET].vertices] == [reading(2).id]  # type: ignore[attr-defined]

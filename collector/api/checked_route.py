@@ -1,0 +1,99 @@
+"""A route that looks at a request before anything else is done for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, get_args, get_origin
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.types import Message, Receive
+
+from collector.api.context import context_of
+from collector.api.problems import Problem, shortened
+
+MOST_BODY_BYTES = 8 << 20
+"""More than any route takes: what comes is kept until all of it is there."""
+
+
+class CheckedRoute(APIRoute):
+    """Refuses parameters that it does not have, or has only once: left out silently, they would seem to do something.
+    And it answers that nothing has changed to those who have an answer of the store as it is now."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        answer = super().get_route_handler()
+        may_repeat = _parameters(self)
+        takes_json = self.body_field is not None
+
+        async def checked(request: Request) -> Response:
+            if request.scope["query_string"]:
+                _check_query(request, may_repeat)
+            if request.method == "GET":
+                if "if-none-match" in request.headers and _is_known(request):
+                    return Response(status_code=304)
+                return await answer(request)
+            if takes_json:
+                _check_type(request)
+            return await answer(Request(request.scope, _bounded(request.receive)))
+
+        return checked
+
+
+def _parameters(route: APIRoute) -> dict[str, bool]:
+    """The parameters of a query, be they given one by one or as a model, and whether each may be repeated."""
+    found: dict[str, bool] = {}
+    for field in route.dependant.query_params:
+        model = field.field_info.annotation
+        if isinstance(model, type) and issubclass(model, BaseModel):
+            found |= {each.alias or name: _is_list(each.annotation) for name, each in model.model_fields.items()}
+        else:
+            found[field.alias] = _is_list(model)
+    return found
+
+
+def _is_list(annotation: Any) -> bool:
+    return any(get_origin(each) is list for each in (annotation, *get_args(annotation)))
+
+
+def _check_query(request: Request, may_repeat: Mapping[str, bool]) -> None:
+    seen: set[str] = set()
+    for given, _ in request.query_params.multi_items():
+        if given not in may_repeat:
+            there_are = f"there are {', '.join(sorted(may_repeat))}" if may_repeat else "there are none"
+            shown = shortened(given)
+            raise Problem(422, f"there is no parameter {shown!r} here; {there_are}", shown or "query")
+        if given in seen and not may_repeat[given]:
+            raise Problem(422, f"{given} is given more than once", given)
+        seen.add(given)
+
+
+def _check_type(request: Request) -> None:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Problem(
+            415, f"content-type is {shortened(kind) or 'missing'}, and application/json is needed", "content-type"
+        )
+
+
+def _bounded(receive: Receive) -> Receive:
+    """A body as long as it is not too large."""
+    size_bytes = 0
+
+    async def bounded() -> Message:
+        nonlocal size_bytes
+        message = await receive()
+        size_bytes += len(message.get("body", b""))
+        if size_bytes > MOST_BODY_BYTES:
+            raise HTTPException(413, f"a body has at most {MOST_BODY_BYTES} bytes")  # of the framework: it lets it pass
+        return message
+
+    return bounded
+
+
+def _is_known(request: Request) -> bool:
+    """Whether the caller has an answer of the store as it is now."""
+    version = context_of(request).version()
+    known = [each.strip() for each in request.headers["if-none-match"].split(",")]
+    return version is not None and version in known
