@@ -1,8 +1,8 @@
 """The API over stores of one and ten million edges, next to `/healthz` in the same run, while a writer writes.
 
-Two servers run, one for each store, and a process that writes to both as the Spark job would, once a second. Each round
-asks every question of both servers, so what disturbs the machine disturbs all of them: a ratio is taken per round, and
-its median over the rounds is what counts. Ids are taken at random from the whole store.
+A server runs for each store, and a process that writes to the one that is being asked, as the Spark job would, once a
+second. Each round asks every question of both servers, so what disturbs the machine disturbs all of them: a ratio is
+taken per round, and its median over the rounds is what counts. Ids are taken at random from the whole store.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from contextlib import ExitStack
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from time import perf_counter
+from typing import NamedTuple
 
 from bench._goals import Report, parse_arguments
-from bench._graph_store import CENTER, DEVICE, NAMES, READINGS, RESULTS, SIZE, GraphStore, fill
+from bench._graph_store import CENTER, DEVICE, NAMES, READINGS, RESULTS, SIZE, GraphStore, common_reading, fill
 from bench._http_client import Measured, ask, first_event_s
 from collector.store import StoreWriter
 from threadline.lab import ApiService
@@ -42,7 +43,7 @@ def questions(results: int) -> dict[str, Callable[[], str]]:
         return f"{CENTER}/{NAMES[RESULTS]}@1:{dice.randrange(results)}"
 
     def common() -> str:
-        return f"{DEVICE}/common@1:{dice.randrange(results // SIZE)}"
+        return common_reading(dice.randrange(results // SIZE))
 
     def reading() -> str:
         return f"{DEVICE}/{NAMES[READINGS]}@1:{dice.randrange(results * 30)}"
@@ -67,42 +68,56 @@ def questions(results: int) -> dict[str, Callable[[], str]]:
     }
 
 
-def write(path: Path, results: int, batch: int, done: Event) -> None:
-    """Write to a store as the Spark job would, until told to stop."""
+class Server(NamedTuple):
+    """The API over one store, and who writes to that."""
+
+    api: ApiService
+    path: Path
+    results: int
+    batches: int
+    is_written: Event
+    """While it is set, something is written once a second."""
+
+
+def write(server: tuple[Path, int, int], is_written: Event, done: Event) -> None:
+    """Write to a store as the Spark job would, as long as that is wanted."""
+    path, results, batches = server
     with StoreWriter(path) as writer:
-        store = GraphStore(writer, results, batch)
+        store = GraphStore(writer, results, batches)
         while not done.wait(1.0):
-            store.append(WRITTEN_AT_ONCE)
+            if is_written.is_set():
+                store.append(WRITTEN_AT_ONCE)
 
 
-async def measure(servers: dict[str, tuple[ApiService, int]], rounds: int, requests: int) -> Figures:
+async def measure(servers: dict[str, Server], rounds: int, requests: int) -> Figures:
     """Every question to both servers, in every round."""
     figures: Figures = {}
-    asked = {size: questions(results) for size, (_, results) in servers.items()}
     for number in range(rounds):
-        for name in next(iter(asked.values())):
-            share = 1 if name in ("healthz", *POINT) else 5
-            for clients in CLIENTS:
-                for size, (server, _) in servers.items():
-                    count = max(clients * 4, requests // share)
+        for size, server in servers.items():
+            server.is_written.set()
+            for name, path_of in questions(server.results).items():
+                count = requests if name in ("healthz", *POINT) else requests // 8
+                for clients in CLIENTS:
                     if number == 0:
-                        await ask(server.port, asked[size][name], clients, count // 2)
-                    found = await ask(server.port, asked[size][name], clients, count)
+                        await ask(server.api.port, path_of, clients, max(clients * 2, count // 4))
+                    found = await ask(server.api.port, path_of, clients, max(clients * 3, count))
                     figures.setdefault((size, name, clients), []).append(found)
+            server.is_written.clear()
         print(f"round {number + 1} of {rounds}", flush=True)
     return figures
 
 
-def first_event(server: ApiService, path: Path, results: int, batch: int) -> float:
+def first_event(server: Server, number: int) -> float:
     """How long after the commit the first event about it comes."""
-    with StoreWriter(path) as writer:
-        store = GraphStore(writer, results, batch)
+    with StoreWriter(server.path) as writer:
+        # Behind what the writer has written, wherever it stopped.
+        store = GraphStore(writer, 2 * server.results + number, 1_000_000 + number)
 
         def act() -> float:
             store.append(1)
             return perf_counter()
 
-        return asyncio.run(first_event_s(server.port, "/v1/graph/stream?since=end", act))
+        return asyncio.run(first_event_s(server.api.port, "/v1/graph/stream?since=end", act))
 
 
 def main() -> None:
@@ -111,21 +126,18 @@ def main() -> None:
     rounds, requests = (5, 400) if report.quick else (12, 1_000)
     with tempfile.TemporaryDirectory(prefix="threadline-bench-") as name, ExitStack() as stack:
         folder = Path(name)
-        servers: dict[str, tuple[ApiService, int]] = {}
-        batches: dict[str, int] = {}
+        servers: dict[str, Server] = {}
         for size, edges in sizes.items():
             begun = time.monotonic()
             path = folder / f"{size}.db"
-            results, batches[size] = fill(path, edges)
-            megabytes = path.stat().st_size / 1e6
-            seconds = time.monotonic() - begun
+            results, batches = fill(path, edges)
+            megabytes, seconds = path.stat().st_size / 1e6, time.monotonic() - begun
             print(f"{size}: {results * SIZE} edges, {megabytes:.0f} MB, in {seconds:.0f} s", flush=True)
-            server = ApiService(folder, None, f"sqlite:///{path}", name=f"api-{size}")
-            servers[size] = stack.enter_context(server), results
+            api = stack.enter_context(ApiService(folder, None, f"sqlite:///{path}", name=f"api-{size}"))
+            servers[size] = Server(api, path, results, batches, multiprocessing.Event())
         done = multiprocessing.Event()
         writers = [
-            multiprocessing.Process(target=write, args=(folder / f"{size}.db", results, batches[size], done))
-            for size, (_, results) in servers.items()
+            multiprocessing.Process(target=write, args=(each[1:4], each.is_written, done)) for each in servers.values()
         ]
         for writer in writers:
             writer.start()
@@ -135,9 +147,7 @@ def main() -> None:
             done.set()
             for writer in writers:
                 writer.join()
-        server, results = servers["large"]
-        # Behind what the writer has written, wherever it stopped.
-        latest = [first_event(server, folder / "large.db", 2 * results + each, 10**6 + each) for each in range(5)]
+        latest = [first_event(servers["large"], number) for number in range(5)]
     _print(figures)
     _judge(report, figures, "tenth " if report.quick else "", latest)
     report.finish()

@@ -84,8 +84,9 @@ class Client:
             base_url=self.url,
             timeout=httpx.Timeout(answer_s, connect=connect_s),
             headers={"user-agent": "threadline", "accept": "application/json"},
-            # Proxies of the environment are for other machines.
+            # Proxies of the environment are for other machines, and certificates take time to load.
             trust_env=not _is_this_machine(self.url.host),
+            verify=self.url.scheme == "https",
         )
 
     def __enter__(self) -> Self:
@@ -147,7 +148,7 @@ class Client:
                         told("the connection is back: events go on where they had stopped")
                         is_lost = False
                     why = "the API has ended it"
-                    for message in read_events(_lines(response)):
+                    for message in read_events(response.iter_bytes()):
                         retry_s = message.retry_s or retry_s
                         if message.event == "trouble":
                             why = f"the API says: {_text_of(message.data)}"
@@ -262,11 +263,11 @@ class Message(NamedTuple):
     retry_s: float | None
 
 
-def read_events(lines: Iterable[str]) -> Iterator[Message]:
-    """Server-sent events out of their lines. One that is cut off is none."""
+def read_events(chunks: Iterable[bytes]) -> Iterator[Message]:
+    """Server-sent events, however they were cut on their way. One that does not end is none."""
     last_id, event, retry_s = "", "", None
     data: list[str] = []
-    for line in lines:
+    for line in _lines(chunks):
         if not line:
             if data:
                 yield Message(last_id, event or "message", "\n".join(data), retry_s)
@@ -289,10 +290,10 @@ def path_of(*parts: str) -> str:
     return "/".join(quote(part, safe="/@:~") for part in parts)
 
 
-def _lines(response: httpx.Response) -> Iterator[str]:
+def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
     """Lines as server-sent events have them: texts may hold other characters that end lines elsewhere."""
     rest = b""
-    for chunk in response.iter_bytes():
+    for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             yield line.removesuffix(b"\r").decode(errors="replace")

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from threadline.commands import questions
 from threadline.commands.forward import forward
 from threadline.commands.lab import lab
 from threadline.commands.serve import serve
@@ -225,6 +226,7 @@ def spark(
         raise typer.Exit(1 if error.has_begun else 2) from None
 
 
+questions.register(app)
 app.command()(serve)
 app.command()(forward)
 app.command()(lab)
@@ -276,7 +278,7 @@ def demo(
         bool, typer.Option("--without-spark", help="Leave the live graph out: it takes longest, and needs Java.")
     ] = False,
 ) -> None:
-    """Show what works: devices, gateway, broker, log and live graph on this machine, for half a minute."""
+    """Show what works: devices, gateway, broker, log, live graph and API on this machine, for half a minute."""
     from threadline.demo import run
     from threadline.lab import ServiceFailed
 

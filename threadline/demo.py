@@ -3,12 +3,14 @@
 A device finds accidents in a stream of position reports and says which reports showed them. Three devices report
 through a link that loses every fifth datagram, the gateway is killed in the middle, a device sleeps and fetches a
 command when it wakes. Then agents write to the durable log, through the same link and while the translator is dead, and
-Spark makes the live graph of it: which readings caused each alert, and which of them can still cause more.
+Spark makes the live graph of it: which readings caused each alert, and which of them can still cause more. At last the
+API is asked for it.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 import tempfile
 import threading
 import time
@@ -27,9 +29,10 @@ from edge_agent import stream
 from edge_agent.queries import linear_road, linear_road_accidents
 from edge_agent.transport import Client, Message
 from protocol.topics import state_topic
+from threadline.demo_ask import AskScenes, kept_copy
 from threadline.demo_graph import GraphScenes
 from threadline.demo_log import LogScenes
-from threadline.lab import EmbeddedBroker, GatewayService, SparkService, TranslatorService, mqtt_broker
+from threadline.lab import ApiService, EmbeddedBroker, GatewayService, SparkService, TranslatorService, mqtt_broker
 from threadline.lossy_link import LossyLink
 
 DEVICES = ("pump-1", "pump-2", "pump-3")
@@ -185,10 +188,19 @@ def run(embedded: bool, with_spark: bool = True) -> int:
         LogScenes(Path(folder), link.url, translator, demo.check).play()
         if with_spark:
             GraphScenes(Path(folder), link.url, spark.result(), demo.check).play()
+            with ApiService(Path(folder), broker, spark.result().store) as api:
+                AskScenes(api, demo.check).play()
+            kept = kept_copy(spark.result().store_path)
         else:
             typer.echo("\nWithout Spark, as asked: the live graph is left out.")
+            kept = None
     verdict = "Everything held" if not demo.failures else f"{demo.failures} checks failed"
     typer.echo(f"\n{verdict} ({time.monotonic() - start:.1f} s).")
+    if kept is not None:
+        typer.echo(
+            "\nThe graph stays. Serve it, and ask it with the curl lines above, or with `threadline sinks`:\n"
+            f"    {Path(sys.argv[0]).parent}/threadline serve --store sqlite:///{kept}"
+        )
     return demo.failures
 
 

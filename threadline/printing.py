@@ -41,6 +41,8 @@ _WIDE = 100_000
 _LEAST_LAST = 20
 _MOST_LAST = 80  # of what is no terminal
 _LONG_S = 0.3
+_INDENT = 4
+_LEAST_LEAF = 40
 _BETWEEN = "  "
 _WALL_CLOCK_MS = range(946_684_800_000, 7_258_118_400_000)  # the years 2000 to 2199
 
@@ -107,8 +109,8 @@ class Printer:
 
     def tree(self, tree: Tree, depth: int) -> None:
         """A tree. However deep it is, its leaves have some room: then lines break."""
-        width = max(self._console.width, 4 * depth + _MOST_LAST)
-        self._console.print(tree, width=width, soft_wrap=width > self._console.width, crop=False)
+        self._console.width = max(self._console.width, _INDENT * depth + _LEAST_LEAF)
+        self._console.print(tree)
         sys.stdout.flush()
 
     def _print(self, text: Text) -> None:
@@ -164,18 +166,23 @@ def duration_text(ms: float | None) -> str:
     """How long something took, in the unit that a person would take."""
     if ms is None:
         return ""
-    hour = 3_600_000
-    units = (("ms", 1, 1_000), ("s", 1_000, 120_000), ("min", 60_000, 2 * hour), ("h", hour, 48 * hour))
-    unit, of = next(((unit, of) for unit, of, up_to in units if abs(ms) < up_to), ("d", 24 * hour))
-    shown = ms / of
+    shown, unit = _in_unit(ms)
     return f"{shown:.3g} {unit}" if abs(shown) < 100 else f"{shown:.0f} {unit}"
 
 
 def ago_text(ms: int | None, now_ms: int) -> str:
-    """How long ago a time is."""
+    """How long ago a time is, roughly."""
     if ms is None:
         return ""
-    return "now" if abs(now_ms - ms) < 1_000 else f"{duration_text(now_ms - ms)} ago"
+    shown, unit = _in_unit(now_ms - ms)
+    return "now" if unit == "ms" else f"{shown:.0f} {unit} ago"
+
+
+def _in_unit(ms: float) -> tuple[float, str]:
+    hour = 3_600_000
+    units = ((1, "ms", 1_000), (1_000, "s", 120_000), (60_000, "min", 2 * hour), (hour, "h", 48 * hour))
+    of, unit = next(((of, unit) for of, unit, up_to in units if abs(ms) < up_to), (24 * hour, "d"))
+    return ms / of, unit
 
 
 def counted(number: int, one: str, several: str | None = None) -> str:

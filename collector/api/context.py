@@ -16,7 +16,7 @@ from collector.api.models import Graph
 from collector.api.readers import Readers
 from collector.api.view import Shown, View
 from collector.api.watcher import Watcher
-from collector.export import FORMATS, export, export_rows
+from collector.export import FORMATS, Format, export, export_rows
 from collector.mqtt_link import MqttLink
 from collector.presence import Presence
 from collector.store import StoreError
@@ -57,6 +57,7 @@ async def _shared(request: Request) -> Context:
     return context_of(request)  # a dependency that does not say async is run in a thread
 
 
+_NEXT = "next-cursor"
 Shared = Annotated[Context, Depends(_shared)]
 
 
@@ -103,5 +104,16 @@ def reply_rows(page: Listed, wanted: str, name: str, version: str | None = None)
 
 
 def _next(cursor: str | None) -> dict[str, str]:
-    """Where the next page of a document is that has no place to say so."""
-    return {} if cursor is None else {"link": f'<?cursor={cursor}>; rel="next"'}
+    """Where the next page begins, of a document that has no place to say so."""
+    return {} if cursor is None else {_NEXT: cursor}
+
+
+def documents(formats: Mapping[str, Format]) -> dict[int | str, dict[str, Any]]:
+    """What OpenAPI says of the formats that a route answers in besides JSON."""
+    content = {
+        each.media_type.partition(";")[0]: {"schema": {"type": "string", "description": each.description}}
+        for each in formats.values()
+        if each.media_type != "application/json"
+    }
+    told = {_NEXT: {"description": "`cursor` of the next page of such a document.", "schema": {"type": "string"}}}
+    return {200: {"description": "What was asked for.", "content": content, "headers": told}}

@@ -147,6 +147,14 @@ class Graph(Model):
     truncated: bool = Field(default=False, description="There is more, and it cannot be paged: ask for less at a time.")
 
 
+class ProvDocument(BaseModel):
+    """A graph as PROV-JSON, if `format` asks for it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    prefix: dict[str, str]
+
+
 class Sinks(Graph):
     """Results, by time."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -20,6 +21,7 @@ _LOG = logging.getLogger(__name__)
 _GOODBYE_S = 5
 _BACKLOG = 512
 _MOST_AT_ONCE = 1_000
+_GARBAGE = (20_000, 20, 20)
 
 
 class CannotListen(RuntimeError):
@@ -38,6 +40,10 @@ async def serve(options: ServerOptions) -> None:
     """Serve until SIGTERM or SIGINT: then streams end, requests that are under way are answered, and no more."""
     app = create_app(options.settings)
     endpoint = _bound(options.listen)
+    # What is loaded stays: looking at it again and again for garbage would hold up answers.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GARBAGE)
     config = uvicorn.Config(
         app,
         log_config=None,

@@ -30,18 +30,21 @@ def errors_told(path: Path) -> Iterator[None]:
     """SQLite's errors as those of the store."""
     try:
         yield
-    except StoreError:
-        raise
     except sqlite3.DatabaseError as error:
-        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
-            raise TooSlow("the answer takes too long") from error
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the rest is detail
-        if code == sqlite3.SQLITE_CORRUPT:
-            raise StoreUnusable(
-                f"{path} is damaged ({error}): put back a copy, together with that of its checkpoint, or take a new "
-                "--store and a new --checkpoint, which replays the log"
-            ) from error
-        raise (StoreUnavailable if code in _MAY_PASS else StoreUnusable)(f"{path}: {error}") from error
+        raise store_error(path, error) from error
+
+
+def store_error(path: Path, error: sqlite3.DatabaseError) -> StoreError:
+    """An error of SQLite as one of the store."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the rest is detail
+    if code == sqlite3.SQLITE_INTERRUPT:
+        return TooSlow("the answer takes too long")
+    if code == sqlite3.SQLITE_CORRUPT:
+        return StoreUnusable(
+            f"{path} is damaged ({error}): put back a copy, together with that of its checkpoint, or take a new "
+            "--store and a new --checkpoint, which replays the log"
+        )
+    return (StoreUnavailable if code in _MAY_PASS else StoreUnusable)(f"{path}: {error}")
 
 
 def connect_writer(path: Path) -> sqlite3.Connection:

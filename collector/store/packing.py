@@ -19,6 +19,7 @@ from protocol.chunks import Numbers
 _LIMITS = np.array([0, 0xFF, 0xFFFF, 0xFFFFFFFF], "<u8")
 _WIDTHS = (0, 1, 2, 4, 8)
 _TYPES = ("", "|u1", "<u2", "<u4", "<u8")
+_MOST = (0, 0xFF, 0xFFFF, 0xFFFFFFFF, (1 << 63) - 1)
 
 
 def groups_of(sorted_keys: Numbers) -> Numbers:
@@ -110,6 +111,51 @@ def unpack_groups(groups: Sequence[bytes], width: int, wanted: int | None = None
         least = np.array([numbers[1 + width : 1 + width + wanted] for numbers in heads], "<i8").T.view("<u8")
         columns += np.repeat(least, sizes, axis=1)
     return list(columns.view("<i8"))
+
+
+def find_rows(data: bytes, width: int, keys: Numbers, wanted: int) -> list[Numbers] | None:
+    """The rows of a group whose first column, which has to be sorted, is one of these numbers, which are sorted too: as
+    columns, all or the first ones. None if there are no such. Nothing else of the group is unpacked."""
+    head = _head(width)
+    rows, *numbers = head.unpack_from(data)
+    places = _places(data, numbers[0], rows, head.size, keys - numbers[width])
+    if places is None:
+        return None
+    found: list[Numbers] = []
+    at = head.size
+    for place in range(wanted):
+        code, least = numbers[place], numbers[width + place]
+        if code:
+            column = np.frombuffer(data, _TYPES[code], rows, at)[places].astype("<i8")
+            column += least  # as numbers of 64 bits, whatever their sign: right even to the end of time
+            at += rows * _WIDTHS[code]
+        else:
+            column = np.full(len(places), least, "<i8")
+        found.append(column)
+    return found
+
+
+def _places(data: bytes, code: int, rows: int, at: int, offsets: Numbers) -> Numbers | None:
+    """Where these numbers are in a sorted column; None if they are nowhere."""
+    if not code:
+        return np.arange(rows) if 0 in offsets else None
+    if offsets[0] < 0 or offsets[-1] > _MOST[code]:
+        offsets = offsets[(offsets >= 0) & (offsets <= _MOST[code])]
+        if not len(offsets):
+            return None
+    column = np.frombuffer(data, _TYPES[code], rows, at)
+    fitting = offsets.astype(_TYPES[code])
+    begins, ends = column.searchsorted(fitting), column.searchsorted(fitting, "right")
+    counts = ends - begins
+    total = int(counts.sum())
+    if not total:
+        return None
+    found: Numbers
+    if total == len(begins) and counts.max() == 1:
+        found = begins
+    else:
+        found = np.repeat(ends - np.cumsum(counts), counts) + np.arange(total)
+    return found
 
 
 @cache

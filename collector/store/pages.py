@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collector.store.packing import among, distinct, groups_of, pack, pack_groups, spans_of, unpack_groups
+from collector.store.packing import among, distinct, find_rows, groups_of, pack, pack_groups, spans_of, unpack_groups
 from protocol.chunks import Numbers
 
 PAGE_BITS = 12
-_PLACES = (1 << PAGE_BITS) - 1
 MOST_FRAGMENTS = 64  # half as many more for some pages: streams that fill theirs together need not merge together
 MOST_MERGED_BYTES = 1 << 20
 TOP_TIER = 2
@@ -79,7 +78,7 @@ class Pages:
         self._db.execute(f"{self._insert} (?,?,?,?)", (page, tier, tag, pack(entries)))
 
     def find(self, ids: Numbers) -> Relation:
-        """All entries of these ids, those of each page together."""
+        """All entries of these ids, those of each fragment together."""
         return self._found(ids, None, self._width)
 
     def known(self, ids: Numbers, unless: int | None = None) -> NDArray[np.bool_]:
@@ -87,16 +86,14 @@ class Pages:
         return among(ids, np.sort(self._found(ids, unless, 1)[0]))
 
     def _found(self, ids: Numbers, unless: int | None, columns: int) -> Relation:
-        wanted = distinct(ids)
+        wanted = ids if _is_rising(ids) else distinct(ids)
         found: list[Relation] = []
-        for begin, end in spans_of(groups_of(wanted >> PAGE_BITS), len(wanted)):
-            entries = self._entries(int(wanted[begin]) >> PAGE_BITS, unless, columns)
-            if len(entries[0]):
-                # By the place within the page: there are few places, and many entries.
-                is_wanted = np.zeros(1 << PAGE_BITS, bool)
-                is_wanted[wanted[begin:end] & _PLACES] = True
-                hits = np.flatnonzero(is_wanted[entries[0] & _PLACES])
-                found.append([column[hits] for column in entries])
+        for begin, end in _spans(wanted):
+            some = wanted[begin:end]
+            for data in self._fragments(int(some[0]) >> PAGE_BITS, unless):
+                rows = find_rows(data, self._width, some, columns)
+                if rows is not None:
+                    found.append(rows)
         if len(found) == 1:
             return found[0]
         return [np.concatenate(column) for column in zip(*found, strict=True)] if found else [wanted[:0]] * columns
@@ -130,12 +127,27 @@ class Pages:
         if len(columns[0]):
             self._put(page, TOP_TIER, tags, columns)
 
-    def _entries(self, page: int, unless: int | None = None, columns: int | None = None) -> Relation:
+    def _entries(self, page: int) -> Relation:
+        return unpack_groups(self._fragments(page), self._width)
+
+    def _fragments(self, page: int, unless: int | None = None) -> list[bytes]:
+        """All that is stored of a page; within each of them, entries are sorted by id."""
         query = f"SELECT data FROM {self._table} WHERE page=?"
         if unless is not None:
             query += f" AND tag<>{unless:d}"
-        found = self._db.execute(f"{query} ORDER BY number", (page,))
-        return unpack_groups([data for (data,) in found], self._width, columns)
+        return [data for (data,) in self._db.execute(f"{query} ORDER BY number", (page,))]
+
+
+def _is_rising(ids: Numbers) -> bool:
+    return bool((ids[1:] > ids[:-1]).all())
+
+
+def _spans(sorted_ids: Numbers) -> list[tuple[int, int]]:
+    """From where to where the ids of each page go."""
+    pages = sorted_ids >> PAGE_BITS
+    if len(pages) and pages[0] == pages[-1]:
+        return [(0, len(pages))]
+    return spans_of(groups_of(pages), len(pages))
 
 
 def _spread(page: int) -> int:

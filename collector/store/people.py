@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple, cast
 
-from collector.store.connection import errors_told, transaction
+from collector.store.connection import store_error
 from collector.store.errors import TooSlow
 from collector.store.nonces import signed, unsigned
 from protocol.ids import StreamId
@@ -129,6 +129,30 @@ class Kept(NamedTuple):
     seen_ms: int
 
 
+class Moment:
+    """A transaction that only reads, unless there is one already. A class, as every answer enters many of them."""
+
+    __slots__ = ("_db", "_is_outermost", "_path")
+
+    def __init__(self, path: Path, db: sqlite3.Connection) -> None:
+        self._path, self._db = path, db
+        self._is_outermost = False
+
+    def __enter__(self) -> None:
+        if not self._db.in_transaction:
+            self._is_outermost = True
+            try:
+                self._db.execute("BEGIN")
+            except sqlite3.DatabaseError as error:
+                raise store_error(self._path, error) from error
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if self._is_outermost and self._db.in_transaction:
+            self._db.execute("ROLLBACK")  # nothing was written
+        if isinstance(error, sqlite3.DatabaseError):
+            raise store_error(self._path, error) from error
+
+
 class People:
     """Answers over one connection that only reads."""
 
@@ -137,15 +161,9 @@ class People:
         self._db = db
         self._give_up_at = inf
 
-    @contextmanager
-    def moment(self) -> Iterator[None]:
+    def moment(self) -> Moment:
         """All that is read within is of one moment, that of the outermost one."""
-        with errors_told(self._path):
-            if self._db.in_transaction:
-                yield
-                return
-            with transaction(self._db, "BEGIN"):
-                yield
+        return Moment(self._path, self._db)
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:

@@ -37,7 +37,7 @@ def trace(
     levels: Annotated[
         int | None,
         typer.Option(
-            "--levels", "--depth", help=f"How many steps away; {_USUAL_LEVELS}, or all.", min=1, max=_ALL_LEVELS
+            "--levels", "--depth", help=f"How many steps away; {_USUAL_LEVELS} unless --all.", min=1, max=_ALL_LEVELS
         ),
     ] = None,
     everything: Annotated[
@@ -129,7 +129,8 @@ def _trees(part: _Part, most: int | None) -> Iterator[tuple[Tree, int]]:
             depth = max(depth, level)
             branches = part.branches[vertex["id"]]
             is_above = bool(branches) and vertex["id"] in shown
-            tree.label = joined(*words, *_told(vertex), *([("  (above)", "italic")] if is_above else []))
+            told: list[Part] = [vertex["id"], ("  (above)", "italic")] if is_above else _told(vertex)
+            tree.label = joined(*words, *told)
             if is_above:
                 continue
             shown.add(vertex["id"])
@@ -164,7 +165,9 @@ def _told(vertex: Vertex) -> list[Part]:
     match vertex["kind"]:
         case "task":
             add((vertex["transformation"] or "", "cyan"))
-            add(state_part(vertex["status"]), *([f" in {duration_text(ms)}"] if (ms := vertex["elapsed_ms"]) else []))
+            add(
+                state_part(vertex["status"]), "" if (ms := vertex["elapsed_ms"]) is None else f" in {duration_text(ms)}"
+            )
             add((_at(vertex["begun_ms"]), "dim"))
             add((value_text(vertex["error"], _PAYLOAD), "red"))
         case "data":

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from collector.api import cursors
 from collector.api.checked_route import CheckedRoute
-from collector.api.context import Shared, reply, reply_rows
+from collector.api.context import Shared, documents, reply, reply_rows
 from collector.api.parameters import (
     MOST_NAME,
     AgentFilter,
@@ -39,6 +39,7 @@ from collector.api.rows import (
     Workflows,
 )
 from collector.api.view import View
+from collector.export import ROW_FORMATS
 from collector.names import BadName, TaskName, WorkflowName, parse_name
 from collector.store import captured_rows, compared
 from collector.store.captured_graph import DataNode, TaskNode
@@ -117,7 +118,7 @@ def _next(of: str, page: captured_rows.Page[Any]) -> str | None:
     return None if page.next is None else cursors.encode(of, *page.next)
 
 
-@router.get("/tasks", response_model=Tasks, responses=responses(400, 404))
+@router.get("/tasks", response_model=Tasks, responses={**responses(400, 404), **documents(ROW_FORMATS)})
 async def tasks(
     shared: Shared,
     agent: AgentFilter = None,
@@ -181,7 +182,7 @@ async def tasks(
     return reply_rows(await shared.readers.ask(find), format, "tasks", version)
 
 
-@router.get("/data", response_model=DataRows, responses=responses(400, 404))
+@router.get("/data", response_model=DataRows, responses={**responses(400, 404), **documents(ROW_FORMATS)})
 async def data(
     shared: Shared,
     agent: AgentFilter = None,
@@ -263,7 +264,7 @@ def _data_row(view: View, row: captured_rows.DataRow) -> DataRow:
     )
 
 
-@router.get("/workflows", response_model=Workflows, responses=responses(400))
+@router.get("/workflows", response_model=Workflows, responses={**responses(400), **documents(ROW_FORMATS)})
 async def workflows(
     shared: Shared,
     agent: AgentFilter = None,

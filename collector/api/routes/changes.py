@@ -147,7 +147,7 @@ async def _events(request: Request, shared: Context, place: Cursor, wanted: _Fil
     while not shared.watcher.has_stopped:
         seen = shared.watcher.version
         try:
-            found, after = await shared.readers.ask(partial(_read, place=place, wanted=wanted))
+            found, told, after = await shared.readers.ask(partial(_read, place=place, told=told, wanted=wanted))
         except StoreMissing:
             found, after = b"", place
         except StoreError as error:
@@ -155,7 +155,6 @@ async def _events(request: Request, shared: Context, place: Cursor, wanted: _Fil
             return
         if found:
             yield found
-            told = after
         if after != place:
             place = after
             continue
@@ -167,15 +166,16 @@ async def _events(request: Request, shared: Context, place: Cursor, wanted: _Fil
             yield b": nothing new\n\n"
 
 
-def _read(view: View, place: Cursor, wanted: _Filter) -> tuple[bytes, Cursor]:
-    """The next changes as events, and the place behind the last one that was read."""
+def _read(view: View, place: Cursor, told: Cursor, wanted: _Filter) -> tuple[bytes, Cursor, Cursor]:
+    """The next changes as events, and the places behind the last one that was told and the last one that was read."""
     out: list[str] = []
     for change in view.reader.changes(place, MOST_AT_ONCE):
         place = change.cursor
         if wanted.lets_pass(view, change):
-            told = json.dumps(_told(view, change), separators=(",", ":"))
-            out.append(f"id: {_id(place)}\nevent: {_NAMES[change.kind]}\ndata: {told}\n\n")
-    return "".join(out).encode(), place
+            data = json.dumps(_told(view, change), separators=(",", ":"))
+            out.append(f"id: {_id(place)}\nevent: {_NAMES[change.kind]}\ndata: {data}\n\n")
+            told = place
+    return "".join(out).encode(), told, place
 
 
 def _told(view: View, change: Change) -> dict[str, Any]:

@@ -22,7 +22,10 @@ from protocol.records import END_OF_TIME
 
 router = APIRouter(route_class=CheckedRoute, tags=["fleet"])
 AgentName = Annotated[str, Path(description="The agent's name.", examples=["car-7"], max_length=64)]
+MOST_STARTS = 1_000
 _PICTURES = {"svg": "image/svg+xml", "dot": "text/vnd.graphviz", "text": "text/plain; charset=utf-8"}
+
+_PICTURED = {kind.partition(";")[0]: {"schema": {"type": "string"}} for kind in _PICTURES.values()}
 
 
 @router.get("/agents", response_model=Agents, responses=responses(400))
@@ -63,7 +66,7 @@ def _agents_having(view: View, patterns: list[StreamPattern]) -> set[str]:
 
 @router.get("/agents/{name}", response_model=AgentDetails, responses=responses(404))
 async def agent(shared: Shared, name: AgentName) -> Response:
-    """One agent, with all its starts and the streams of the newest one."""
+    """One agent, with all its starts (the newest 1,000, the last one last) and the streams of the newest one."""
 
     def find(view: View) -> AgentDetails:
         starts = view.reader.starts_of(name)
@@ -72,7 +75,7 @@ async def agent(shared: Shared, name: AgentName) -> Response:
         streams = [each for each in view.reader.streams(agent=name) if each.nonce == starts[-1].nonce]
         return AgentDetails(
             **_agent_fields(shared, starts[-1]),
-            starts=[_start_row(each) for each in starts],
+            starts=[_start_row(each) for each in starts[-MOST_STARTS:]],
             streams=[_stream_row(each) for each in streams],
         )
 
@@ -138,7 +141,11 @@ async def plans(
     return reply(await shared.readers.ask(find), version)
 
 
-@router.get("/plans/{agent}/{epoch}", response_model=PlanRow, responses=responses(404))
+@router.get(
+    "/plans/{agent}/{epoch}",
+    response_model=PlanRow,
+    responses={**responses(404), 200: {"description": "The plan.", "content": _PICTURED}},
+)
 async def plan(
     shared: Shared,
     agent: Annotated[str, Path(description="The agent's name.", examples=["accidents-center"], max_length=64)],

@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from collector.api import cursors
 from collector.api.checked_route import CheckedRoute
-from collector.api.context import Shared, reply_graph
+from collector.api.context import Shared, documents, reply_graph
 from collector.api.graphs import shown_edge, shown_graph
-from collector.api.models import Impact
+from collector.api.models import Impact, ProvDocument
 from collector.api.parameters import (
     MOST_NAMED,
     Cursor,
@@ -28,6 +28,7 @@ from collector.api.parameters import (
 )
 from collector.api.problems import Problem, bad_field, responses
 from collector.api.view import Shown, View
+from collector.export import FORMATS
 from collector.names import StreamPattern, TupleName, parse_name, parse_stream
 from collector.reach import Promise, Stream, still_reached
 from collector.store.packing import distinct
@@ -70,7 +71,7 @@ class Readings(BaseModel):
         return self
 
 
-@router.get("/impact", response_model=Impact, responses=responses(400, 404))
+@router.get("/impact", response_model=Impact | ProvDocument, responses={**responses(400, 404), **documents(FORMATS)})
 async def impact(
     shared: Shared,
     source: Annotated[
@@ -100,7 +101,12 @@ async def impact(
     return await _answer(shared, asked, edges, payload, limit, cursor, format)
 
 
-@router.post("/impact", response_model=Impact, responses=responses(400, 404, 413, 415))
+@router.post(
+    "/impact",
+    response_model=Impact | ProvDocument,
+    responses={**responses(400, 404, 413, 415), **documents(FORMATS)},
+    summary="Impact of many readings",
+)
 async def impact_of_many(
     shared: Shared,
     readings: Annotated[Readings, Body()],

@@ -45,6 +45,7 @@ _BODY = {
 @router.post(
     "/ingest",
     response_model=Ingested,
+    summary="Ingest a batch",
     responses=responses(409, 413, 415, 504),
     openapi_extra={"requestBody": _BODY},
 )

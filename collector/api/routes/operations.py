@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from prometheus_client.exposition import generate_latest
 
 from collector.api.checked_route import CheckedRoute
 from collector.api.context import Shared, reply
+from collector.api.problems import responses
 from collector.api.rows import Check, Health, Readiness
 from collector.store import StoreError
 
 router = APIRouter(route_class=CheckedRoute, tags=["operations"])
 
+_BAD: dict[int | str, dict[str, Any]] = {422: responses()[422]}
 
-@router.get("/healthz", response_model=Health)
+
+@router.get("/healthz", response_model=Health, responses=_BAD)
 async def healthz() -> Response:
     """Whether the process lives."""
     return reply(Health())
@@ -23,7 +28,7 @@ async def healthz() -> Response:
 @router.get(
     "/readyz",
     response_model=Readiness,
-    responses={503: {"model": Readiness, "description": "It cannot answer everything."}},
+    responses={**_BAD, 503: {"model": Readiness, "description": "It cannot answer everything."}},
 )
 async def readyz(shared: Shared) -> Response:
     """Whether it can answer: the store is there and, if it has one, the MQTT broker."""
@@ -47,7 +52,10 @@ async def readyz(shared: Shared) -> Response:
 @router.get(
     "/metrics",
     response_class=Response,
-    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "For Prometheus."}},
+    responses={
+        **_BAD,
+        200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "For Prometheus."},
+    },
 )
 async def metrics(shared: Shared) -> Response:
     """Figures of the API and of the store, for Prometheus."""

@@ -16,12 +16,13 @@ from fastapi import APIRouter, Query, Response
 
 from collector.api import cursors
 from collector.api.checked_route import CheckedRoute
-from collector.api.context import Shared, reply_graph
+from collector.api.context import Shared, documents, reply_graph
 from collector.api.graphs import Captured, graph_of, shown_edges, shown_graph, shown_vertices, vertices_named
-from collector.api.models import Paths
+from collector.api.models import Paths, ProvDocument
 from collector.api.parameters import MOST_NAME, Cursor, ExportFormat, Payloads, TimeMs, span
 from collector.api.problems import bad_field, responses
 from collector.api.view import Node, Shown, View
+from collector.export import FORMATS
 from collector.filters import BadFilter, matcher
 from collector.lineage import Link, Part, paths, some, walk
 from collector.store.vertices import Sink
@@ -36,7 +37,12 @@ _AT_ONCE = 100
 End = Annotated[str, Query(min_length=1, max_length=MOST_NAME)]
 
 
-@router.get("/paths", response_model=Paths, responses=responses(400, 404))
+@router.get(
+    "/paths",
+    response_model=Paths | ProvDocument,
+    responses={**responses(400, 404), **documents(FORMATS)},
+    summary="Paths",
+)
 async def find_paths(
     shared: Shared,
     origin: Annotated[

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Query, Response
 
 from collector.api import cursors
 from collector.api.checked_route import CheckedRoute
-from collector.api.context import Shared, reply_graph
+from collector.api.context import Shared, documents, reply_graph
 from collector.api.graphs import shown_graph
-from collector.api.models import Sinks
+from collector.api.models import ProvDocument, Sinks
 from collector.api.parameters import (
     AgentFilter,
     Cursor,
@@ -27,6 +27,7 @@ from collector.api.parameters import (
 )
 from collector.api.problems import responses
 from collector.api.view import Shown, View
+from collector.export import FORMATS
 from collector.filters import Condition
 
 router = APIRouter(route_class=CheckedRoute, tags=["graph"])
@@ -34,7 +35,7 @@ MOST_EXAMINED = 20_000
 _AT_ONCE = 500
 
 
-@router.get("/sinks", response_model=Sinks, responses=responses(400))
+@router.get("/sinks", response_model=Sinks | ProvDocument, responses={**responses(400), **documents(FORMATS)})
 async def sinks(
     shared: Shared,
     agent: AgentFilter = None,

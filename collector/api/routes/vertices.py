@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Response
 
 from collector.api import cursors
-from collector.api.checked_route import CheckedRoute
-from collector.api.context import Context, Shared, reply_graph, reply_shown
+from collector.api.checked_route import CheckedRoute, without_query
+from collector.api.context import Context, Shared, documents, reply_graph, reply_shown
 from collector.api.graphs import (
     Captured,
     graph_of,
@@ -22,10 +22,11 @@ from collector.api.graphs import (
     shown_vertices,
     vertices_named,
 )
-from collector.api.models import Lineage, Origins, Results, Vertex
+from collector.api.models import Lineage, Origins, ProvDocument, Results, Vertex
 from collector.api.parameters import MOST_NAME, ExportFormat, Page, Payloads
 from collector.api.problems import Problem, responses
 from collector.api.view import Node, Shown, View
+from collector.export import FORMATS
 from collector.lineage import Link, walk
 from collector.names import TupleName, WorkflowName, parse_name
 from collector.store.vertices import Sink
@@ -40,6 +41,7 @@ QUICK_ORIGINS = 500
 QUICK_BYTES = 256 << 10
 _TOO_DEEP = int(EdgeFlag.TOO_DEEP)
 _FIRST = (0, "")
+_FIRST_PAGE = Page()
 Id = Annotated[
     str,
     Path(
@@ -51,23 +53,37 @@ Id = Annotated[
 ]
 
 
-@router.get("/{id:path}/backward", response_model=Origins, responses=responses(400, 404))
-async def backward(shared: Shared, id: Id, page: Annotated[Page, Query()]) -> Response:
-    """Everything that a vertex came from. Of a result: the readings, over all agents. Of captured data and tasks: all
-    data and tasks before them."""
+async def _backward_page(shared: Context, id: str, page: Page = _FIRST_PAGE) -> Response:
     after = cursors.decode("backward", page.cursor)
     return await _answer(shared, id, page, "backward", lambda view, nodes: _backward(view, nodes, page, after))
 
 
-@router.get("/{id:path}/forward", response_model=Results, responses=responses(400, 404))
-async def forward(shared: Shared, id: Id, page: Annotated[Page, Query()]) -> Response:
-    """Everything that came from a vertex. Of a reading: the results that it touched, and whether it can touch more. Of
-    captured data and tasks: all data and tasks behind them."""
+def _answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    return {**responses(*statuses), **documents(FORMATS)}
+
+
+@router.get("/{id:path}/backward", response_model=Origins | ProvDocument, responses=_answers(400, 404))
+@without_query(_backward_page)
+async def backward(shared: Shared, id: Id, page: Annotated[Page, Query()]) -> Response:
+    """Everything that a vertex came from. Of a result: the readings, over all agents. Of captured data and tasks: all
+    data and tasks before them."""
+    return await _backward_page(shared, id, page)
+
+
+async def _forward_page(shared: Context, id: str, page: Page = _FIRST_PAGE) -> Response:
     after = cursors.decode("forward", page.cursor)
     return await _answer(shared, id, page, "forward", lambda view, nodes: _forward(view, nodes, page, after))
 
 
-@router.get("/{id:path}/lineage", response_model=Lineage, responses=responses(404))
+@router.get("/{id:path}/forward", response_model=Results | ProvDocument, responses=_answers(400, 404))
+@without_query(_forward_page)
+async def forward(shared: Shared, id: Id, page: Annotated[Page, Query()]) -> Response:
+    """Everything that came from a vertex. Of a reading: the results that it touched, and whether it can touch more. Of
+    captured data and tasks: all data and tasks behind them."""
+    return await _forward_page(shared, id, page)
+
+
+@router.get("/{id:path}/lineage", response_model=Lineage | ProvDocument, responses=_answers(404))
 async def lineage(
     shared: Shared,
     id: Id,
@@ -88,9 +104,7 @@ async def lineage(
     return reply_graph(await shared.readers.ask(find), format, "lineage", version)
 
 
-@router.get("/{id:path}", response_model=Vertex, responses=responses(404))
-async def vertex(shared: Shared, id: Id) -> Response:
-    """One vertex: what it said, and how it is."""
+async def _vertex(shared: Context, id: str) -> Response:
     view = shared.readers.quick()
     version = shared.version_of(view)
     with view.reader.moment():
@@ -114,6 +128,13 @@ async def vertex(shared: Shared, id: Id) -> Response:
                 )
             (found,) = shown_vertices(view, nodes)
     return reply_shown(found, version)
+
+
+@router.get("/{id:path}", response_model=Vertex, responses=responses(404))
+@without_query(_vertex)
+async def vertex(shared: Shared, id: Id) -> Response:
+    """One vertex: what it said, and how it is."""
+    return await _vertex(shared, id)
 
 
 async def _answer(shared: Context, id: str, page: Page, of: str, find: Callable[[View, list[Node]], Shown]) -> Response:

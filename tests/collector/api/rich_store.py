@@ -1,9 +1,9 @@
 """A store that holds something of everything that the API shows, filled by the operators of the pipeline.
 
-    city      car, hub and center, still at work: readings, results, tuples that agents sent to each other
-    depot     a result that is incomplete, as kiosk has lost what it sent, and an edge that came too late
-    pi-1, -2  captured runs: one finished, one failed, one still running; a status, tuples that came too late, gaps, and
-              a row that nobody can read
+city      car, hub and center, still at work: readings, results, tuples that agents sent to each other
+depot     a result that is incomplete, as kiosk has lost what it sent, and an edge that came too late
+pi-1, -2  captured runs: one finished, one failed, one still running; a status, tuples that came too late, gaps, and
+          a row that nobody can read
 """
 
 from __future__ import annotations
@@ -129,4 +129,7 @@ def training(rate: float) -> list[Event]:
 
 def _more(rate: float) -> list[Event]:
     """A run that has not ended."""
-    return [workflow_begun(9, "testing", 5_000), begun(10, "test-1", workflow=9, ts=5_000 + int(rate), transformation="test")]
+    return [
+        workflow_begun(9, "testing", 5_000),
+        begun(10, "test-1", workflow=9, ts=5_000 + int(rate), transformation="test"),
+    ]

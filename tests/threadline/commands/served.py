@@ -8,13 +8,16 @@ pi-1                a captured training, with hyperparameters, and a long chain 
 
 from __future__ import annotations
 
+import os
+import pty
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from typer.testing import CliRunner, Result
 
@@ -33,7 +36,8 @@ from tests.system.graph.city import City
 from tests.threadline.commands.analyst import app
 from threadline.lab import Service, free_port
 
-ROUNDS = 8
+ROUNDS = 16
+"""Enough for some readings to expire."""
 WIDE = 30
 """Origins of one result."""
 STEPS = 14
@@ -75,10 +79,51 @@ class Api(Service):
         """A command that asks this API, in this process."""
         return CliRunner().invoke(app, arguments, input=stdin, env={"THREADLINE_API": self.url})
 
-    def process(self, *arguments: str, **options: Any) -> subprocess.Popen[Any]:
-        """The same as a process."""
+    @contextmanager
+    def started(self, *arguments: str, **options: Any) -> Iterator[subprocess.Popen[Any]]:
+        """The same as a process; if it has not ended by itself, it is ended."""
         command = [sys.executable, "-m", "tests.threadline.commands.analyst", *arguments, "--api", self.url]
-        return subprocess.Popen(command, **options)
+        with subprocess.Popen(command, **options) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+
+def refused(result: Result, code: int, *words: str) -> None:
+    assert result.exit_code == code, result.output
+    assert result.stderr.count("\n") == 1 and result.stderr.startswith("threadline: "), result.output
+    for word in words:
+        assert word in result.stderr, result.output
+
+
+def on_terminal(api: Api, *arguments: str, columns: int = 80, **environment: str) -> str:
+    """What a command writes on a terminal of this width."""
+    ours, its = pty.openpty()
+    usual = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    subprocess.run(["stty", "cols", str(columns), "rows", "24"], stdin=its, check=True)
+    with api.started(
+        *arguments, stdin=its, stdout=its, stderr=subprocess.DEVNULL,
+        env={**usual, "TERM": "xterm-256color", **environment},
+    ):  # fmt: skip
+        os.close(its)
+        written = b""
+        while True:
+            try:
+                part = os.read(ours, 65536)
+            except OSError:  # nobody has the other end any more
+                break
+            if not part:
+                break
+            written += part
+    os.close(ours)
+    return written.decode()
+
+
+def pipes(process: subprocess.Popen[Any]) -> tuple[IO[Any], IO[Any]]:
+    """What a process writes on stdout and stderr."""
+    assert process.stdout is not None and process.stderr is not None
+    return process.stdout, process.stderr
 
 
 def fill(path: Path) -> None:
@@ -103,7 +148,7 @@ def batches() -> Iterator[GraphBatch]:
     depot.deliver("visited", 1_500, visit)
     depot.leave()
     pranks = [prankster.source("pranks", CLOCK_MS - number) for number in range(WIDE)]
-    prankster.says(Delivery(prankster.start.stream(ODD), 0, CLOCK_MS, {"text": NASTY, "cars": 2}, pranks))
+    prankster.says(Delivery(prankster.start.stream(ODD), 0, CLOCK_MS, {"text": NASTY, "cars": 2}, tuple(pranks)))
     prankster.leave()
     last = pipeline.run(next(rounds))
     yield replace(last, rows=[*last.rows, *_captured_rows()])
