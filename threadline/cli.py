@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +13,7 @@ from threadline.commands import questions
 from threadline.commands.forward import forward
 from threadline.commands.lab import lab
 from threadline.commands.serve import serve
+from threadline.logs import LogFormat, configure_logging
 from threadline.terminal import address, fail, print_line
 
 _MOST_HOURS = 24 * 366 * 1000  # that somebody may mean
@@ -30,12 +30,11 @@ app = typer.Typer(
 @app.callback()
 def main(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    log_format: Annotated[
+        LogFormat, typer.Option(help="Logs as lines for people, or as JSON.", envvar="THREADLINE_LOG_FORMAT")
+    ] = LogFormat.TEXT,
 ) -> None:
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.DEBUG if verbose else logging.INFO,
-        format="%(asctime)s %(levelname)s %(message)s",
-    )
+    configure_logging(logging.DEBUG if verbose else logging.INFO, log_format)
 
 
 @app.command()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Protocol
 
 import msgspec
+from anyio import to_thread
 from fastapi import Depends, Request, Response
 from pydantic import BaseModel
 
@@ -57,7 +59,7 @@ async def _shared(request: Request) -> Context:
     return context_of(request)  # a dependency that does not say async is run in a thread
 
 
-_NEXT = "next-cursor"
+_NEXT, _TRUNCATED = "next-cursor", "truncated"
 Shared = Annotated[Context, Depends(_shared)]
 
 
@@ -69,19 +71,23 @@ def reply(body: BaseModel | Listed, version: str | None = None, headers: Mapping
 
 def reply_shown(shown: Shown, version: str | None = None) -> Response:
     """An answer that has the shape of its model, without being made one."""
-    return Response(
-        msgspec.json.encode(shown), media_type="application/json", headers={"etag": version} if version else None
-    )
+    try:
+        body = msgspec.json.encode(shown)
+    except UnicodeEncodeError:  # half of a character
+        body = json.dumps(shown).encode()
+    return Response(body, media_type="application/json", headers={"etag": version} if version else None)
 
 
-def reply_graph(shown: Shown, wanted: str, name: str, version: str | None = None) -> Response:
+async def reply_graph(shown: Shown, wanted: str, name: str, version: str | None = None) -> Response:
     """A graph in the format that was asked for: what is exported is what would be shown."""
     if wanted == "json":
         return reply_shown(shown, version)
-    graph = Graph.model_validate(shown)
     found = FORMATS[wanted]
-    headers = {"content-disposition": f'attachment; filename="{name}{found.suffix}"', **_next(graph.next)}
-    return Response(export(graph, wanted), media_type=found.media_type, headers=headers)
+    headers = {"content-disposition": f'attachment; filename="{name}{found.suffix}"', **_next(shown["next"])}
+    if shown["truncated"]:
+        headers[_TRUNCATED] = "true"
+    body = await to_thread.run_sync(lambda: export(Graph.model_validate(shown), wanted))
+    return Response(body, media_type=found.media_type, headers=headers)
 
 
 class Listed(Protocol):
@@ -93,14 +99,14 @@ class Listed(Protocol):
     def model_dump_json(self) -> str: ...
 
 
-def reply_rows(page: Listed, wanted: str, name: str, version: str | None = None) -> Response:
+async def reply_rows(page: Listed, wanted: str, name: str, version: str | None = None) -> Response:
     """Rows in the format that was asked for."""
     if wanted == "json":
         return reply(page, version)
     found = FORMATS[wanted]
     headers = {"content-disposition": f'attachment; filename="{name}{found.suffix}"', **_next(page.next)}
-    rows = [row.model_dump() for row in page.items]
-    return Response(export_rows(rows, wanted), media_type=found.media_type, headers=headers)
+    body = await to_thread.run_sync(lambda: export_rows([row.model_dump() for row in page.items], wanted))
+    return Response(body, media_type=found.media_type, headers=headers)
 
 
 def _next(cursor: str | None) -> dict[str, str]:

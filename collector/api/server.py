@@ -19,7 +19,6 @@ from protocol.address import format_address
 
 _LOG = logging.getLogger(__name__)
 _GOODBYE_S = 5
-_BACKLOG = 512
 _MOST_AT_ONCE = 1_000
 _GARBAGE = (20_000, 20, 20)
 
@@ -54,6 +53,7 @@ async def serve(options: ServerOptions) -> None:
         server_header=False,
         date_header=False,
     )
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     server = _Server(config)
     loop = asyncio.get_running_loop()
 

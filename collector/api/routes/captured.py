@@ -179,7 +179,7 @@ async def tasks(
         items = [TaskRow(**view.task_fields(row), values=dict(row.values)) for row in page.rows]
         return Tasks(items=items, next=_next("tasks", page))
 
-    return reply_rows(await shared.readers.ask(find), format, "tasks", version)
+    return await reply_rows(await shared.readers.ask(find), format, "tasks", version)
 
 
 @router.get("/data", response_model=DataRows, responses={**responses(400, 404), **documents(ROW_FORMATS)})
@@ -238,7 +238,7 @@ async def data(
         items = [_data_row(view, row) for row in page.rows]
         return DataRows(items=items, next=_next("data", page))
 
-    return reply_rows(await shared.readers.ask(find), format, "data", version)
+    return await reply_rows(await shared.readers.ask(find), format, "data", version)
 
 
 def _data_row(view: View, row: captured_rows.DataRow) -> DataRow:
@@ -312,7 +312,7 @@ async def workflows(
         items = [WorkflowRow(**view.workflow_fields(row), values=dict(row.values)) for row in page.rows]
         return Workflows(items=items, next=_next("workflows", page))
 
-    return reply_rows(await shared.readers.ask(find), format, "workflows", version)
+    return await reply_rows(await shared.readers.ask(find), format, "workflows", version)
 
 
 @router.get("/workflows/compare", response_model=Comparison, responses=responses(404))

@@ -129,7 +129,7 @@ async def _answer(
     def find(view: View) -> Shown:
         return _impact(view, asked, edges, payload, limit, after[0] if after else -1)
 
-    return reply_graph(await shared.readers.ask(find), format, "impact", version)
+    return await reply_graph(await shared.readers.ask(find), format, "impact", version)
 
 
 class _Chosen(NamedTuple):

@@ -81,7 +81,7 @@ async def find_paths(
     def find(view: View) -> Shown:
         return _Search(view, begin, end, between, span(since, until, ("since", "until"))).page(limit, after, payload)
 
-    return reply_graph(await shared.readers.ask(find), format, "paths", version)
+    return await reply_graph(await shared.readers.ask(find), format, "paths", version)
 
 
 class _Pattern:

@@ -62,7 +62,7 @@ async def sinks(
             view, numbers, span(from_ms, to_ms), state, conditions(where), order == "newest", payload, limit, after
         )
 
-    return reply_graph(await shared.readers.ask(find), format, "sinks", version)
+    return await reply_graph(await shared.readers.ask(find), format, "sinks", version)
 
 
 def _found(

@@ -101,7 +101,7 @@ async def lineage(
         return _lineage(view, vertices_named(view, id), levels, direction, payload, limit)
 
     version = shared.version()
-    return reply_graph(await shared.readers.ask(find), format, "lineage", version)
+    return await reply_graph(await shared.readers.ask(find), format, "lineage", version)
 
 
 async def _vertex(shared: Context, id: str) -> Response:
@@ -146,9 +146,9 @@ async def _answer(shared: Context, id: str, page: Page, of: str, find: Callable[
         with view.reader.moment():
             tuple_id = view.tuple_of(name)
             if tuple_id is not None and _is_quick(view, tuple_id):
-                return reply_graph(find(view, [tuple_id]), page.format, of, version)
+                return await reply_graph(find(view, [tuple_id]), page.format, of, version)
     found = await shared.readers.ask(lambda view: find(view, vertices_named(view, id)))
-    return reply_graph(found, page.format, of, version)
+    return await reply_graph(found, page.format, of, version)
 
 
 def _is_quick(view: View, tuple_id: int) -> bool:

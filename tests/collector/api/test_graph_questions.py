@@ -156,7 +156,7 @@ def test_impact_of_a_time_of_a_stream(served: Served, scenario: Scenario, chance
     stream = chance.choice(sorted({each.rpartition("@")[0] for each in contributing}))
     first, last = sorted(chance.choices(sorted(times.values()), k=2))
     meant = {each for each in contributing if each.rpartition("@")[0] == stream and first <= times[each] <= last}
-    found = served.get("/v1/impact", **{"stream": stream, "from": first, "to": last, "limit": 1_000})
+    found = served.get("/v1/impact", stream=stream, from_=first, to=last, limit=1_000)
     assert found["sources"] == len(meant)
     assert set(ids(found["vertices"])) == {result for each in meant for result in truth.results_of(each)}
 
