@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote
@@ -160,6 +161,10 @@ class Client:
                 if last is None:
                     raise self._unreachable(error) from error
                 why = _reason(error)
+            except NoApi as error:  # a proxy may speak for it meanwhile
+                if last is None:
+                    raise
+                why = str(error)
             except Refused as refused:
                 if last is None or refused.status < 500:
                     raise
@@ -169,26 +174,21 @@ class Client:
                 is_lost = True
             pause(retry_s)
 
-    def _stream(self, parameters: Parameters, last: str | None) -> _Stream:
-        headers = {"accept": "text/event-stream"} | ({} if last is None else {"last-event-id": last})
-        request = self._http.build_request(
+    @contextmanager
+    def _stream(self, parameters: Parameters, last: str | None) -> Iterator[httpx.Response]:
+        with self._http.stream(
             "GET",
             "/v1/graph/stream",
             params=_given(parameters),
-            headers=headers,
+            headers={"accept": "text/event-stream"} | ({} if last is None else {"last-event-id": last}),
             timeout=httpx.Timeout(_SILENCE_S, connect=self._connect_s),
-        )
-        response = self._http.send(request, stream=True)
-        try:
-            if response.is_error:
+        ) as response:
+            if not response.is_success:
                 response.read()
             self._check(response)
-            if not _media_type(response) == "text/event-stream":
+            if _media_type(response) != "text/event-stream":
                 raise self._somebody_else(response)
-        except BaseException:
-            response.close()
-            raise
-        return _Stream(response)
+            yield response
 
     def _check(self, response: httpx.Response) -> None:
         if response.is_success:
@@ -217,7 +217,7 @@ class Client:
         try:
             return json.loads(message.data)
         except ValueError:
-            raise NoApi(f"{self.url} has sent an event that cannot be read: {message.data[:80]!r}") from None
+            raise ApiError(f"{self.url} has sent an event that cannot be read: {message.data[:80]!r}") from None
 
     def _somebody_else(self, response: httpx.Response) -> NoApi:
         said = f"{response.status_code} {_media_type(response) or 'of no type'}"
@@ -239,19 +239,6 @@ class Client:
             f"no API at {self.url} ({reason or _reason(error)}): start `threadline serve`, or say where it is with "
             "--api or THREADLINE_API"
         )
-
-
-class _Stream:
-    """An answer that does not end, closed whatever happens."""
-
-    def __init__(self, response: httpx.Response) -> None:
-        self._response = response
-
-    def __enter__(self) -> httpx.Response:
-        return self._response
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._response.close()
 
 
 class Message(NamedTuple):

@@ -87,7 +87,7 @@ class Printer:
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[Part]]) -> None:
         """A table without lines. On a terminal, the last column takes what is left of the width."""
         made = [[joined(cell) for cell in row] for row in rows]
-        heads = [Text(column.title, "bold") for column in columns]
+        heads = [joined((column.title, "bold")) for column in columns]
         widths = [max(cell.cell_len for cell in cells) for cells in zip(heads, *made, strict=True)]
         taken = sum(widths[:-1]) + len(_BETWEEN) * (len(widths) - 1)
         most = max(self._console.width - taken, _LEAST_LAST) if self._is_terminal else _MOST_LAST

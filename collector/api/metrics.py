@@ -15,6 +15,7 @@ from collector.store import StoreError
 
 _LOG = logging.getLogger("collector.api")
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _QUIET = ("/healthz", "/readyz", "/metrics")
 
 
@@ -81,7 +82,8 @@ class Observed:
             metrics.running.dec()
             elapsed_s = perf_counter() - begun
             route = getattr(scope.get("route"), "path", "none")
-            metrics.requests.labels(scope["method"], route, status).inc()
+            method = scope["method"] if scope["method"] in _METHODS else "other"  # callers may make them up
+            metrics.requests.labels(method, route, status).inc()
             metrics.seconds.labels(route).observe(elapsed_s)
             level = logging.DEBUG if scope["path"] in _QUIET else logging.INFO
             if _LOG.isEnabledFor(level):

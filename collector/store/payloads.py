@@ -141,7 +141,7 @@ class Payloads:
             try:
                 section = self._section((name[0], name[1], name[2]))
                 found |= {each: section.payload(each) for each in missing if each in section.places}
-            except MalformedBatch as error:
+            except (ValueError, IndexError) as error:
                 raise StoreUnusable(f"payload {name[0]} cannot be read: {error}") from error
 
     def _section(self, name: tuple[int, int, int]) -> _Section:

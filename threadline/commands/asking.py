@@ -111,7 +111,9 @@ def asking(url: str, arguments: Collection[str] = ("id", "sources")) -> Iterator
 
 def note(text: str) -> None:
     """Something beside what was asked for."""
-    typer.echo(text, err=True)
+    from threadline.printing import printable
+
+    typer.echo(printable(text), err=True)
 
 
 class Gathered(NamedTuple):
@@ -178,6 +180,8 @@ def _said(refused: Refused, arguments: Collection[str]) -> str:
 
 
 def _in_words(text: str) -> str:
+    from threadline.printing import printable
+
     for pattern, words in _WORDS:
         text = pattern.sub(words, text)
-    return " ".join(text.splitlines())
+    return printable(text)

@@ -196,6 +196,8 @@ def _print_lost(lost: list[str]) -> None:
 
 
 def _say_what_is_cut(part: _Part, id: str, levels: int, everything: bool) -> None:
+    from threadline.printing import counted
+
     if not part.forward and any(vertex["kind"] == "source" for vertex in part.roots):
         note("a reading is where it begins: --forward shows what came from it")
     if part.unresolved:
@@ -206,4 +208,5 @@ def _say_what_is_cut(part: _Part, id: str, levels: int, everything: bool) -> Non
     elif part.is_cut:
         note(f"these are the first {_USUAL_VERTICES} vertices: --all shows up to {_ALL_VERTICES}")
     if part.may_go_on(levels):
-        note(f"there may be more behind {levels} levels: --levels {min(2 * levels, _ALL_LEVELS)} or --all shows it")
+        more = min(2 * levels, _ALL_LEVELS)
+        note(f"there may be more behind {counted(levels, 'level')}: --levels {more} or --all shows it")

@@ -34,6 +34,8 @@ from tests.collector.store.graphs import QuickWriter
 
 Operation = APIOperation[Any, Any, Any, Any]
 Question = Case[Operation]
+A_FEW = settings(max_examples=4, suppress_health_check=list(HealthCheck), phases=[Phase.generate, Phase.shrink])
+MANY = settings(A_FEW, max_examples=1_000, derandomize=False)
 TAGS = ("graph", "captured", "fleet", "troubles", "statistics", "ingest", "operations")
 IDS = [*KNOWN, "car/readings@1:99999", "task:pi-1@1:99", "data:training/out-0"]
 PATTERNS = ["~car/.*", "~center/.*", "~.*"]
@@ -239,8 +241,8 @@ def test_every_operation_has_an_answer_as_it_is_described(described: BaseSchema)
 @pytest.mark.parametrize("tag", TAGS)
 def test_whatever_is_asked_is_answered_as_described(described: BaseSchema, offering: BaseSchema, tag: str) -> None:
     seen = ask_at_limits(described, tag)
-    seen += ask_at_random(offering, tag, GenerationMode.POSITIVE, examples=4)
-    seen += ask_at_random(described, tag, GenerationMode.NEGATIVE, examples=4)
+    seen += ask_at_random(offering, tag, GenerationMode.POSITIVE, A_FEW)
+    seen += ask_at_random(described, tag, GenerationMode.NEGATIVE, A_FEW)
     assert set(seen) <= {200, 400, 404, 405, 413, 415, 422, 503}
 
 
@@ -248,8 +250,8 @@ def test_whatever_is_asked_is_answered_as_described(described: BaseSchema, offer
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("tag", TAGS)
 def test_whatever_is_asked_for_a_long_time(described: BaseSchema, offering: BaseSchema, tag: str) -> None:
-    seen = ask_at_random(offering, tag, GenerationMode.POSITIVE, examples=2_000)
-    seen += ask_at_random(described, tag, GenerationMode.NEGATIVE, examples=1_000)
+    seen = ask_at_random(offering, tag, GenerationMode.POSITIVE, MANY)
+    seen += ask_at_random(described, tag, GenerationMode.NEGATIVE, MANY)
     assert set(seen) <= {200, 400, 404, 405, 413, 415, 422, 503}
 
 
@@ -264,13 +266,13 @@ def ask_at_limits(described: BaseSchema, tag: str) -> Counter[int]:
     return seen
 
 
-def ask_at_random(described: BaseSchema, tag: str, mode: GenerationMode, examples: int) -> Counter[int]:
+def ask_at_random(described: BaseSchema, tag: str, mode: GenerationMode, how_often: settings) -> Counter[int]:
     """Ask all operations with a tag something that fits their description, or does not."""
     seen: Counter[int] = Counter()
     for operation in operations(described, tag):
 
         @given(operation.as_strategy(generation_mode=mode))
-        @settings(max_examples=examples, suppress_health_check=list(HealthCheck), phases=[Phase.generate, Phase.shrink])
+        @how_often
         def ask(case: Question) -> None:
             # Of a query, everything is a text: `stream=true` is as good a name as any.
             seen[check(case, negative_data_rejection)] += 1

@@ -22,7 +22,7 @@ from typing import IO, Any
 from typer.testing import CliRunner, Result
 
 from collector.store import StoreWriter
-from protocol.events import Dependency, Event
+from protocol.events import UNKNOWN, Dependency, Event
 from protocol.graph import GraphBatch
 from protocol.records import Delivery, Status
 from protocol.row import Row
@@ -33,7 +33,7 @@ from tests.collector.store.rows import record_row, register_row
 from tests.spark_jobs.rows import document, receive, send, sink, source, window
 from tests.support.pipeline import Pipeline
 from tests.system.graph.city import City
-from tests.threadline.commands.analyst import app
+from threadline.cli import app
 from threadline.lab import Service, free_port
 
 ROUNDS = 16
@@ -82,7 +82,7 @@ class Api(Service):
     @contextmanager
     def started(self, *arguments: str, **options: Any) -> Iterator[subprocess.Popen[Any]]:
         """The same as a process; if it has not ended by itself, it is ended."""
-        command = [sys.executable, "-m", "tests.threadline.commands.analyst", *arguments, "--api", self.url]
+        command = [sys.executable, "-m", "threadline", *arguments, "--api", self.url]
         with subprocess.Popen(command, **options) as process:
             try:
                 yield process
@@ -174,7 +174,7 @@ def _training() -> list[Event]:
             made = data(f"out-{key}", figures, f"in-{key}", workflow="training")
             told.append(begun(key, f"epoch-{key}", used, ts=CLOCK_MS + 1_000 * key))
             told.append(ended(key, made, ts=CLOCK_MS + 1_010 * key))
-    told.append(begun(key + 1, "test", ts=CLOCK_MS, transformation="test"))
+    told.append(begun(key + 1, "test", ts=CLOCK_MS, transformation="test", after=[Dependency("\x1bghost", UNKNOWN)]))
     told.append(ended(key + 1, ts=CLOCK_MS + 5, error="[bold]it\nbroke"))
     return [*told, workflow_ended(0, CLOCK_MS + 10_000, "it broke")]
 

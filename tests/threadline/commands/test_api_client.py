@@ -146,7 +146,7 @@ def test_events_may_have_several_lines_of_any_kind() -> None:
 class Feed:
     """A server of events that breaks off after each list of them, and what it was asked for."""
 
-    def __init__(self, *parts: list[str] | tuple[int, dict[str, Any]]) -> None:
+    def __init__(self, *parts: list[str] | tuple[int, dict[str, Any] | None]) -> None:
         self._parts = iter(parts)
         self.asked: list[str | None] = []
 
@@ -154,7 +154,8 @@ class Feed:
         self.asked.append(request.headers.get("last-event-id"))
         part = next(self._parts)
         if isinstance(part, tuple):
-            said(part[0], "application/problem+json", json.dumps(part[1]).encode())(request)
+            media_type = "text/html" if part[1] is None else "application/problem+json"
+            said(part[0], media_type, json.dumps(part[1]).encode())(request)
             return
         request.send_response(200)
         request.send_header("content-type", "text/event-stream")
@@ -170,6 +171,7 @@ def test_a_stream_that_breaks_off_goes_on_behind_its_last_event() -> None:
     feed = Feed(
         [event("0-0", "place"), event("1-1"), event("1-2")[:-1]],
         (503, PROBLEM),
+        (502, None),
         [event("1-1", "place"), event("1-2"), event("4-0", "place"), event("5-0", "trouble", '"the disk is gone"')],
         [event("4-0", "place"), event("5-1")],
     )
@@ -177,7 +179,7 @@ def test_a_stream_that_breaks_off_goes_on_behind_its_last_event() -> None:
     with answering(feed) as url, Client(url) as client:
         events = list(islice(client.follow({"since": "start"}, told.append), 3))
     assert [each.id for each in events] == ["1-1", "1-2", "5-1"]
-    assert feed.asked == [None, "1-1", "1-1", "4-0"]
+    assert feed.asked == [None, "1-1", "1-1", "1-1", "4-0"]
     assert [("is lost" in line, "is back" in line) for line in told] == [(True, False), (False, True)] * 2
     assert "the disk is gone" in told[2]
 

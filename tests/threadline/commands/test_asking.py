@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.threadline.commands.analyst import app
 from tests.threadline.commands.served import Api, pipes, refused
 from tests.threadline.commands.strangers import answering, said
+from threadline.cli import app
 from threadline.lab import free_port
 
 COMMANDS = [
@@ -156,7 +156,7 @@ def test_ctrl_c_ends_with_130_and_without_a_word(api: Api) -> None:
 
 def completed(line: str, **environment: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.threadline.commands.analyst"],
+        [sys.executable, "-c", "from threadline.cli import app; app(prog_name='threadline')"],
         env={
             **os.environ, **environment, "_THREADLINE_COMPLETE": "complete_bash",
             "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1),

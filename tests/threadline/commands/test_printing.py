@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from tests.threadline.commands.served import CLOCK, CLOCK_MS, NASTY, ROUNDS, Api, on_terminal
-from threadline.printing import ago_text, counted, duration_text, printable, shortened, time_text, value_text
+from threadline.printing import ago_text, counted, counting, duration_text, printable, shortened, time_text, value_text
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -102,9 +103,28 @@ def test_a_deep_tree_has_room_on_a_narrow_terminal(api: Api) -> None:
     assert "data:chain/state-50" in written.replace("\r\n", "")
 
 
+@pytest.mark.parametrize(("long_s", "is_shown"), [(-1.0, True), (60.0, False)])
+def test_a_progress_bar_is_shown_if_it_takes_long(
+    monkeypatch: pytest.MonkeyPatch, long_s: float, is_shown: bool
+) -> None:
+    ours, its = pty.openpty()
+    with os.fdopen(its, "w") as terminal, monkeypatch.context() as patch:
+        patch.setenv("TERM", "xterm")
+        patch.setattr("threadline.printing._LONG_S", long_s)
+        patch.setattr(sys, "stderr", terminal)
+        with counting("results") as count:
+            count(1_000, 4_000)
+            count(1_000, 4_000)
+        terminal.write("the end")
+        terminal.flush()
+        written = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert ("2,000 results" in written) == is_shown
+
+
 def test_output_that_a_locale_cannot_write_is_escaped(api: Api) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.threadline.commands.analyst", "trace", "task:pi-1@1:64", "--api", api.url],
+        [sys.executable, "-m", "threadline", "trace", "task:pi-1@1:64", "--api", api.url],
         capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=True,
     )  # fmt: skip
     assert done.stdout.isascii() and b"task:pi-1@1:63" in done.stdout

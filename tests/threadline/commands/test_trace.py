@@ -109,8 +109,10 @@ def test_captured_tasks_and_data_say_how_they_are_related(api: Api) -> None:
     forward = api.run("trace", "data:training/in-1", "--forward").stdout
     assert "used by  task:pi-1@1:1" in forward and "generated  data:pi-1@1:training/out-1" in forward
     assert "led to  data:pi-1@1:training/out-1" in forward
-    failed = api.run("trace", "task:pi-1@1:7").stdout
-    assert failed.startswith("task:pi-1@1:7  test  failed in 5 ms") and failed.endswith("[bold]it\\nbroke\n")
+    failed = api.run("trace", "task:pi-1@1:7")
+    assert failed.stdout.startswith("task:pi-1@1:7  test  failed in 5 ms")
+    assert failed.stdout.endswith("[bold]it\\nbroke\n")
+    assert failed.stderr == "nothing is known of tasks that were named as dependencies: \\x1bghost\n"
 
 
 def test_what_is_lost_has_a_name(api: Api) -> None:
