@@ -16,7 +16,7 @@ from collector.store import StoreError
 _LOG = logging.getLogger("collector.api")
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-_QUIET = ("/healthz", "/readyz", "/metrics")
+_LONG_S = 1.0
 
 
 class Metrics:
@@ -32,6 +32,17 @@ class Metrics:
         )
         self.running = Gauge("threadline_api_running", "requests that are being answered", registry=self.registry)
         self.registry.register(_StoreFigures(readers))
+        self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+
+    def count(self, method: str, route: str, status: int, elapsed_s: float) -> None:
+        """A request was answered."""
+        name = (method, route, status)
+        found = self._children.get(name)
+        if found is None:
+            found = self.requests.labels(method, route, status), self.seconds.labels(route)
+            self._children[name] = found
+        found[0].inc()
+        found[1].observe(elapsed_s)
 
 
 class _StoreFigures:
@@ -83,15 +94,21 @@ class Observed:
             elapsed_s = perf_counter() - begun
             route = getattr(scope.get("route"), "path", "none")
             method = scope["method"] if scope["method"] in _METHODS else "other"  # callers may make them up
-            metrics.requests.labels(method, route, status).inc()
-            metrics.seconds.labels(route).observe(elapsed_s)
-            level = logging.DEBUG if scope["path"] in _QUIET else logging.INFO
+            metrics.count(method, route, status, elapsed_s)
+            level = _level(status, elapsed_s)
             if _LOG.isEnabledFor(level):
                 _LOG.log(
                     level,
                     "request method=%s path=%s status=%d ms=%.1f bytes=%d",
                     *(scope["method"], _shown(scope), status, elapsed_s * 1000, size_bytes),
                 )
+
+
+def _level(status: int, elapsed_s: float) -> int:
+    """What a person would want to read of: what was refused, or took long. All of it with --verbose."""
+    if status >= 500:
+        return logging.WARNING
+    return logging.INFO if status >= 400 or elapsed_s > _LONG_S else logging.DEBUG
 
 
 def _shown(scope: Scope) -> str:

@@ -50,6 +50,7 @@ async def serve(options: ServerOptions) -> None:
         lifespan="on",
         timeout_graceful_shutdown=_GOODBYE_S,
         limit_concurrency=_MOST_AT_ONCE,
+        proxy_headers=False,
         server_header=False,
         date_header=False,
     )

@@ -137,9 +137,11 @@ class View:
         reader = self.reader
         return bool(reader.tuples([tuple_id]) or reader.payloads([tuple_id]) or reader.derived_of([tuple_id]))
 
-    def tuples(self, ids: Collection[int], with_payloads: bool = True) -> dict[int, Shown]:
+    def tuples(
+        self, ids: Collection[int], with_payloads: bool = True, likely_sinks: Iterable[int] = ()
+    ) -> dict[int, Shown]:
         """These tuples, without those of which nothing is known."""
-        found = self.reader.tuples(ids)
+        found = self.reader.tuples(ids, likely_sinks)
         unknown = [each for each in ids if each not in found]
         said = self.reader.payloads(ids if with_payloads else unknown) if with_payloads or unknown else {}
         made = {each: self._tuple(what, said.get(each) if with_payloads else None) for each, what in found.items()}
@@ -149,10 +151,12 @@ class View:
                 made[each] = self._shown(each, kind, said[each].ts, said[each] if with_payloads else None)
         return made
 
-    def tuple_list(self, ids: Iterable[int], with_payloads: bool = True) -> list[Shown]:
+    def tuple_list(
+        self, ids: Iterable[int], with_payloads: bool = True, likely_sinks: Iterable[int] = ()
+    ) -> list[Shown]:
         """These tuples in this order; of one that others have named, and that never came itself, its name."""
         wanted = list(ids)
-        found = self.tuples(wanted, with_payloads)
+        found = self.tuples(wanted, with_payloads, likely_sinks)
         return [found.get(each) or self._shown(each, "intermediate", None, None) for each in wanted]
 
     def _tuple(self, found: TupleFound, said: Payload | None) -> Shown:

@@ -139,7 +139,7 @@ class Pages:
 
 
 def _is_rising(ids: Numbers) -> bool:
-    return bool((ids[1:] > ids[:-1]).all())
+    return bool(np.logical_and.reduce(ids[1:] > ids[:-1]))
 
 
 def _spans(sorted_ids: Numbers) -> list[tuple[int, int]]:

@@ -67,26 +67,34 @@ def sink_of(row: tuple[int, int, int, int | None, int, int]) -> Sink:
     return Sink(tuple_id, ts, stamp, label_stamp, _FLAGS[flags] if flags in _FLAGS else SinkFlag(flags), origins)
 
 
-def find_tuples(tables: Tables, ids: Iterable[int]) -> dict[int, TupleFound]:
-    """What these tuples are, without those that neither the graph nor a Send knows."""
-    left = set(ids)
-    found: dict[int, TupleFound] = {}
+def find_tuples(tables: Tables, ids: Iterable[int], likely_sinks: Iterable[int] = ()) -> dict[int, TupleFound]:
+    """What these tuples are, without those that neither the graph nor a Send knows. Where one knows which of them are
+    sinks, they need not be looked for elsewhere first."""
+    found: dict[int, TupleFound] = _find_sinks(tables, likely_sinks)
+    left = set(ids).difference(found)
     sources = [column.tolist() for column in tables.sources.find(np.array(sorted(left), "<i8"))]
     if sources[0]:
         labels = tables.labels.find(np.array(sources[0], "<i8"))
         stamp_of = dict(zip(labels[0].tolist(), labels[1].tolist(), strict=True)).get
         for each, ts, stamp, sent in zip(*sources, strict=True):
             found[each] = Source(each, ts, stamp, stamp_of(each), sent == 1)
-        left -= found.keys()
-    for some in _batched(sorted(left)):
-        query = f"{_SINK} WHERE id IN ({','.join('?' * len(some))})"
-        for row in tables.db.execute(query, some):
-            found[row[0]] = sink_of(row)
-    left -= found.keys()
+        left.difference_update(found)
+    if left:
+        found |= _find_sinks(tables, left)
+        left.difference_update(found)
     if left:
         sent = tables.deliveries.find(np.array(sorted(left), "<i8"))
         for each, ts in zip(sent[0].tolist(), sent[1].tolist(), strict=True):
             found[each] = Sent(each, ts)
+    return found
+
+
+def _find_sinks(tables: Tables, ids: Iterable[int]) -> dict[int, TupleFound]:
+    found: dict[int, TupleFound] = {}
+    for some in _batched(sorted(ids)):
+        query = f"{_SINK} WHERE id IN ({','.join('?' * len(some))})"
+        for row in tables.db.execute(query, some):
+            found[row[0]] = sink_of(row)
     return found
 
 

@@ -38,7 +38,7 @@ MOST_VERTICES = 5_000
 MOST_CLOSURE = 20_000
 """Of which a page may show some."""
 QUICK_ORIGINS = 500
-QUICK_BYTES = 256 << 10
+QUICK_BYTES = 2 << 20
 _TOO_DEEP = int(EdgeFlag.TOO_DEEP)
 _FIRST = (0, "")
 _FIRST_PAGE = Page()
@@ -53,7 +53,14 @@ Id = Annotated[
 ]
 
 
+def _is_half(id: str) -> bool:
+    """Whether an id is the first half of one: there may be data called `backward`, `forward` or `lineage`."""
+    return id.startswith("data:") and "/" not in id
+
+
 async def _backward_page(shared: Context, id: str, page: Page = _FIRST_PAGE) -> Response:
+    if _is_half(id):
+        return await _vertex(shared, f"{id}/backward")
     after = cursors.decode("backward", page.cursor)
     return await _answer(shared, id, page, "backward", lambda view, nodes: _backward(view, nodes, page, after))
 
@@ -71,6 +78,8 @@ async def backward(shared: Shared, id: Id, page: Annotated[Page, Query()]) -> Re
 
 
 async def _forward_page(shared: Context, id: str, page: Page = _FIRST_PAGE) -> Response:
+    if _is_half(id):
+        return await _vertex(shared, f"{id}/forward")
     after = cursors.decode("forward", page.cursor)
     return await _answer(shared, id, page, "forward", lambda view, nodes: _forward(view, nodes, page, after))
 
@@ -96,6 +105,8 @@ async def lineage(
     format: ExportFormat = "json",
 ) -> Response:
     """What is around a vertex, step by step, with the tuples that agents sent to each other."""
+    if _is_half(id):
+        return await _vertex(shared, f"{id}/lineage")
 
     def find(view: View) -> Shown:
         return _lineage(view, vertices_named(view, id), levels, direction, payload, limit)
@@ -142,12 +153,14 @@ async def _answer(shared: Context, id: str, page: Page, of: str, find: Callable[
     name = parse_name(id)
     view = shared.readers.quick()
     version = shared.version_of(view)
+    found: Shown | None = None
     if isinstance(name, TupleName):
         with view.reader.moment():
             tuple_id = view.tuple_of(name)
             if tuple_id is not None and _is_quick(view, tuple_id):
-                return await reply_graph(find(view, [tuple_id]), page.format, of, version)
-    found = await shared.readers.ask(lambda view: find(view, vertices_named(view, id)))
+                found = find(view, [tuple_id])
+    if found is None:
+        found = await shared.readers.ask(lambda view: find(view, vertices_named(view, id)))
     return await reply_graph(found, page.format, of, version)
 
 
@@ -176,7 +189,7 @@ def _backward(view: View, nodes: list[Node], page: Page, after: object) -> Shown
         flags = {each: [] for each in part.levels if isinstance(each, int) and each not in inner and each != asked}
         is_cut = part.is_cut
     ids, following = _page("backward", sorted(flags), page.limit, after)
-    shown, *origins = vertices = view.tuple_list([asked, *ids], page.payload)
+    shown, *origins = vertices = view.tuple_list([asked, *ids], page.payload, likely_sinks=[asked])
     edges = [shown_edge(origin["id"], shown["id"], flags[each]) for each, origin in zip(ids, origins, strict=True)]
     lost = [view.name_of(each) for each in reader.lost_of(asked)]
     return shown_graph(vertices, edges, following, is_cut, lost=lost)
@@ -196,7 +209,7 @@ def _forward(view: View, nodes: list[Node], page: Page, after: object) -> Shown:
         flags = {each: [] for each, found in reader.tuples(reached).items() if isinstance(found, Sink)}
         is_cut = part.is_cut
     ids, following = _page("forward", sorted(flags), page.limit, after)
-    shown, *results = vertices = view.tuple_list([asked, *ids], page.payload)
+    shown, *results = vertices = view.tuple_list([asked, *ids], page.payload, likely_sinks=ids)
     edges = [shown_edge(shown["id"], result["id"], flags[each]) for each, result in zip(ids, results, strict=True)]
     is_alive = {"alive": True, "expired": False}.get(shown["state"])
     return shown_graph(vertices, edges, following, is_cut, may_touch_more=is_alive)

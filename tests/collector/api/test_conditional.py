@@ -52,18 +52,19 @@ def status(served: Served, path: str, known: str) -> int:
     return response.status_code
 
 
-@pytest.mark.parametrize("path", QUESTIONS)
-def test_an_answer_that_is_known_is_not_sent_again_until_something_is_written(rich: Served, path: str) -> None:
-    known = tag(rich, path)
-    assert known.startswith('W/"') and known.endswith('"')
-    assert tag(rich, path) == known
-    assert status(rich, path, known) == 304
-    assert status(rich, path, f'"another", {known}, W/"yet-another"') == 304
-    assert status(rich, path, '"another"') == 200
+def test_an_answer_that_is_known_is_not_sent_again_until_something_is_written(rich: Served) -> None:
+    known = {path: tag(rich, path) for path in QUESTIONS}
+    for path, of in known.items():
+        assert of.startswith('W/"') and of.endswith('"')
+        assert tag(rich, path) == of
+        assert status(rich, path, of) == 304
+        assert status(rich, path, f'"another", {of}, W/"yet-another"') == 304
+        assert status(rich, path, '"another"') == 200
     with QuickWriter(rich.path) as writer:
         writer.write(graph_batch("query", 1_000, sinks={tuple_id(77, 1): 5}))
-    assert status(rich, path, known) == 200
-    assert tag(rich, path) != known
+    for path, of in known.items():
+        assert status(rich, path, of) == 200
+        assert tag(rich, path) != of
 
 
 def test_answers_that_are_not_of_the_store_alone_have_no_tag(rich: Served) -> None:
