@@ -100,10 +100,11 @@ def parse_name(text: str) -> VertexName:
     """What an id names. BadName if it names nothing."""
     if len(text) > MOST_CHARACTERS:
         raise BadName(f"an id of {len(text)} characters")
-    if found := _STEP.fullmatch(text):
+    is_tuple = not text.startswith(("task:", "workflow:", "data:"))  # an agent's name has no colon
+    if not is_tuple and (found := _STEP.fullmatch(text)):
         make = TaskName if found["kind"] == "task" else WorkflowName
         return make(found["agent"], _epoch(found), int(found["key"]))
-    if found := _DATA.fullmatch(text):
+    if not is_tuple and (found := _DATA.fullmatch(text)):
         start = (found["agent"], _epoch(found)) if found["agent"] else (None, None)
         return DataName(unquote(found["workflow"]), unquote(found["name"]), *start)
     found = _TUPLE.fullmatch(text)

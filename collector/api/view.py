@@ -28,9 +28,12 @@ edges there are many in an answer, and checking each of them would take longer t
 
 
 class _Stream(NamedTuple):
-    name: StreamName
+    agent: str
+    epoch: int | None
+    stream: str
     prefix: str
     """What the ids of its tuples begin with."""
+    name: StreamName
 
 
 def time_or_none(ms: int | None) -> int | None:
@@ -71,7 +74,9 @@ class View:
         if found is None:
             name = self.reader.stream_names([number]).get(number, StreamName("?", number, None, "?"))
             epoch = Epoch(name.epoch, name.nonce if name.epoch is None else None)
-            found = self._streams[number] = _Stream(name, f"{name.agent}/{name.name}@{epoch}:")
+            found = self._streams[number] = _Stream(
+                name.agent, name.epoch, name.name, f"{name.agent}/{name.name}@{epoch}:", name
+            )
         return found
 
     def name_of(self, tuple_id: int) -> str:
@@ -144,11 +149,12 @@ class View:
         found = self.reader.tuples(ids, likely_sinks)
         unknown = [each for each in ids if each not in found]
         said = self.reader.payloads(ids if with_payloads else unknown) if with_payloads or unknown else {}
-        made = {each: self._tuple(what, said.get(each) if with_payloads else None) for each, what in found.items()}
+        heard = said if with_payloads else {}
+        made = {each: self._tuple(what, heard.get(each)) for each, what in found.items()}
         for each in unknown:
             if each in said:  # it has contributed to nothing so far
                 kind = "sink" if said[each].kind is Kind.DELIVERY else "source"
-                made[each] = self._shown(each, kind, said[each].ts, said[each] if with_payloads else None)
+                made[each] = self._shown(each, kind, said[each].ts, heard.get(each))
         return made
 
     def tuple_list(
@@ -161,15 +167,32 @@ class View:
 
     def _tuple(self, found: TupleFound, said: Payload | None) -> Shown:
         if isinstance(found, Source):
-            state = "alive" if found.label_stamp is None else "expired"
-            kind = "intermediate" if found.is_sent else "source"
-            return self._shown(found.id, kind, found.ts, said, state, found.label_stamp)
+            return self._reading(found, said)
         if isinstance(found, Sent):
             return self._shown(found.id, "intermediate", found.ts, said)
         state = "open"
         if found.label_stamp is not None:
             state = "complete" if found.flags is _NOTHING_SPECIAL else "incomplete"
         return self._shown(found.id, "sink", found.ts, said, state, found.label_stamp, found.origins)
+
+    def _reading(self, found: Source, said: Payload | None) -> Shown:
+        """A source vertex. There are most of them, so it is `_shown` without a detour."""
+        tuple_id, ts, _, label_stamp, is_sent = found
+        of = self._streams.get(tuple_id >> SEQ_BITS) or self._stream(tuple_id >> SEQ_BITS)
+        seq = tuple_id & _SEQS
+        return {
+            "id": f"{of.prefix}{seq}",
+            "kind": "intermediate" if is_sent else "source",
+            "agent": of.agent,
+            "epoch": of.epoch,
+            "stream": of.stream,
+            "seq": seq,
+            "ts": ts,
+            "state": "alive" if label_stamp is None else "expired",
+            "since": None if label_stamp is None else self._labels.get(label_stamp) or self._label(label_stamp),
+            "origins": None,
+            "payload": None if said is None else as_plain(said.value),
+        }
 
     def _shown(
         self,
@@ -186,9 +209,9 @@ class View:
         return {
             "id": f"{of.prefix}{seq}",
             "kind": kind,
-            "agent": of.name.agent,
-            "epoch": of.name.epoch,
-            "stream": of.name.name,
+            "agent": of.agent,
+            "epoch": of.epoch,
+            "stream": of.stream,
             "seq": seq,
             "ts": ts,
             "state": state,

@@ -7,7 +7,7 @@ equal numbers none. Many groups of rows are packed by one pass over the columns:
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Any
 
@@ -113,9 +113,9 @@ def unpack_groups(groups: Sequence[bytes], width: int, wanted: int | None = None
     return list(columns.view("<i8"))
 
 
-def find_rows(data: bytes, width: int, keys: Numbers, wanted: int) -> list[Numbers] | None:
+def find_rows(data: bytes, width: int, keys: Numbers, wanted: Collection[int]) -> list[Numbers] | None:
     """The rows of a group whose first column, which has to be sorted, is one of these numbers, which are sorted too: as
-    columns, all or the first ones. None if there are no such. Nothing else of the group is unpacked."""
+    columns, those that are wanted. None if there are no such rows. Nothing else of the group is unpacked."""
     head = _head(width)
     rows, *numbers = head.unpack_from(data)
     places = _places(data, numbers[0], rows, head.size, keys - numbers[width])
@@ -123,15 +123,16 @@ def find_rows(data: bytes, width: int, keys: Numbers, wanted: int) -> list[Numbe
         return None
     found: list[Numbers] = []
     at = head.size
-    for place in range(wanted):
+    for place in range(width):
         code, least = numbers[place], numbers[width + place]
-        if code:
-            column = np.frombuffer(data, _TYPES[code], rows, at)[places].astype("<i8")
-            column += least  # as numbers of 64 bits, whatever their sign: right even to the end of time
-            at += rows * _WIDTHS[code]
-        else:
-            column = np.full(len(places), least, "<i8")
-        found.append(column)
+        if place in wanted:
+            if code:
+                column = np.frombuffer(data, _TYPES[code], rows, at)[places].astype("<i8")
+                column += least  # as numbers of 64 bits, whatever their sign: right even to the end of time
+            else:
+                column = np.full(len(places), least, "<i8")
+            found.append(column)
+        at += rows * _WIDTHS[code]
     return found
 
 

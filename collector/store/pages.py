@@ -12,7 +12,7 @@ Every fragment has a tag: who wrote it. Writers that never tell a thing twice ne
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,13 +79,13 @@ class Pages:
 
     def find(self, ids: Numbers) -> Relation:
         """All entries of these ids, those of each fragment together."""
-        return self._found(ids, None, self._width)
+        return self._found(ids, None, range(self._width))
 
     def known(self, ids: Numbers, unless: int | None = None) -> NDArray[np.bool_]:
         """For each id whether there is an entry. `unless`: leave out what this one has written."""
-        return among(ids, np.sort(self._found(ids, unless, 1)[0]))
+        return among(ids, np.sort(self._found(ids, unless, (0,))[0]))
 
-    def _found(self, ids: Numbers, unless: int | None, columns: int) -> Relation:
+    def _found(self, ids: Numbers, unless: int | None, columns: Collection[int]) -> Relation:
         wanted = ids if _is_rising(ids) else distinct(ids)
         found: list[Relation] = []
         for begin, end in _spans(wanted):
@@ -96,7 +96,7 @@ class Pages:
                     found.append(rows)
         if len(found) == 1:
             return found[0]
-        return [np.concatenate(column) for column in zip(*found, strict=True)] if found else [wanted[:0]] * columns
+        return [np.concatenate(column) for column in zip(*found, strict=True)] if found else [wanted[:0]] * len(columns)
 
     def page(self, page: int) -> Relation:
         """All entries of a page, by id."""
@@ -128,14 +128,15 @@ class Pages:
             self._put(page, TOP_TIER, tags, columns)
 
     def _entries(self, page: int) -> Relation:
-        return unpack_groups(self._fragments(page), self._width)
+        query = f"SELECT data FROM {self._table} WHERE page=? ORDER BY number"
+        return unpack_groups([data for (data,) in self._db.execute(query, (page,))], self._width)
 
-    def _fragments(self, page: int, unless: int | None = None) -> list[bytes]:
-        """All that is stored of a page; within each of them, entries are sorted by id."""
+    def _fragments(self, page: int, unless: int | None) -> list[bytes]:
+        """All that is stored of a page, in any order; within each of them, entries are sorted by id."""
         query = f"SELECT data FROM {self._table} WHERE page=?"
         if unless is not None:
             query += f" AND tag<>{unless:d}"
-        return [data for (data,) in self._db.execute(f"{query} ORDER BY number", (page,))]
+        return [data for (data,) in self._db.execute(query, (page,))]
 
 
 def _is_rising(ids: Numbers) -> bool:
