@@ -7,17 +7,11 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-NAMESPACE = "urn:threadline:"
-"""Followed by the local name of an id, it is a URI."""
-
-
-def local_name(id: str) -> str:
-    """An id as the local part of a qualified name: what cannot stand there is percent-encoded."""
-    return quote(id, safe="/@:")
+from collector.names import DataName, Epoch, TaskName, WorkflowName
 
 
 def task_id(agent: str, epoch: int, key: int) -> str:
-    return f"task:{agent}@{epoch}:{key}"
+    return str(TaskName(agent, Epoch(epoch), key))
 
 
 def unknown_task_id(agent: str, epoch: int, name: str) -> str:
@@ -26,7 +20,7 @@ def unknown_task_id(agent: str, epoch: int, name: str) -> str:
 
 
 def workflow_id(agent: str, epoch: int, key: int) -> str:
-    return f"workflow:{agent}@{epoch}:{key}"
+    return str(WorkflowName(agent, Epoch(epoch), key))
 
 
 def named_workflow_id(agent: str, epoch: int, name: str) -> str:
@@ -35,4 +29,4 @@ def named_workflow_id(agent: str, epoch: int, name: str) -> str:
 
 
 def data_id(agent: str, epoch: int, workflow_name: str, name: str) -> str:
-    return f"data:{agent}@{epoch}:{quote(workflow_name, safe='')}/{quote(name, safe='')}"
+    return str(DataName(workflow_name, name, agent, Epoch(epoch)))

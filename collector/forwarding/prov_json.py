@@ -20,10 +20,9 @@ from prov.constants import PROV
 from prov.identifier import Namespace
 from prov.model import Literal, ProvDocument
 
+from collector.export.naming import NAMESPACE, local_name
 from collector.forwarding.identifiers import (
-    NAMESPACE,
     data_id,
-    local_name,
     named_workflow_id,
     task_id,
     unknown_task_id,
