@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 V = TypeVar("V", bound=Hashable)
+_AT_ONCE = 256
 
 
 class Link(NamedTuple, Generic[V]):
@@ -52,19 +53,23 @@ def walk(
     backward: bool = True,
     levels: int | None = None,
     most: int,
+    most_links: int | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> Part[V]:
-    """All that can be reached, level by level: so many of them, and so many vertices at the most. `check` is called now
-    and then, and may raise."""
+    """All that can be reached, level by level: so many of them, and so many vertices and links at the most. `check` is
+    called now and then, and may raise."""
     part: Part[V] = Part(dict.fromkeys(start, 0))
     frontier = list(part.levels)
     level = 0
     while frontier and (levels is None or level < levels):
         check()
         level += 1
-        links = (graph.origins_of if backward else graph.derived_of)(frontier)
+        links = _links(graph.origins_of if backward else graph.derived_of, frontier)
         frontier = []
         for link in links:
+            if len(part.links) == most_links:
+                part.is_cut = True
+                return part
             found = link.origin if backward else link.derived
             if found not in part.levels:
                 if len(part.levels) >= most:
@@ -74,6 +79,12 @@ def walk(
                 frontier.append(found)
             part.links[link] = None
     return part
+
+
+def _links(around: Callable[[Collection[V]], Iterable[Link[V]]], vertices: list[V]) -> Iterator[Link[V]]:
+    """Some vertices after the other: whoever has enough links need not wait for all of a level."""
+    for begin in range(0, len(vertices), _AT_ONCE):
+        yield from around(vertices[begin : begin + _AT_ONCE])
 
 
 def paths(

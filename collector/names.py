@@ -17,9 +17,9 @@ from urllib.parse import quote, unquote
 
 MOST_CHARACTERS = 2_048
 _AGENT = r"(?P<agent>[^/@:\s]{1,64})"
-_EPOCH = r"(?:(?P<epoch>\d{1,18})|~(?P<nonce>[0-9a-f]{1,16}))"
-_TUPLE = re.compile(rf"{_AGENT}/(?P<stream>.+)@{_EPOCH}:(?P<seq>\d{{1,11}})", re.DOTALL)
-_STEP = re.compile(rf"(?P<kind>task|workflow):{_AGENT}@{_EPOCH}:(?P<key>\d{{1,18}})")
+_EPOCH = r"(?:(?P<epoch>[0-9]{1,18})|~(?P<nonce>[0-9a-f]{1,16}))"
+_TUPLE = re.compile(rf"{_AGENT}/(?P<stream>.+)@{_EPOCH}:(?P<seq>[0-9]{{1,11}})", re.DOTALL)
+_STEP = re.compile(rf"(?P<kind>task|workflow):{_AGENT}@{_EPOCH}:(?P<key>[0-9]{{1,18}})")
 _DATA = re.compile(rf"data:(?:{_AGENT}@{_EPOCH}:)?(?P<workflow>[^/:]*)/(?P<name>[^/:]*)")
 _STREAM = re.compile(rf"(?:{_AGENT}/)?(?P<stream>.+?)(?:@{_EPOCH})?", re.DOTALL)
 

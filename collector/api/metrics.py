@@ -92,7 +92,7 @@ class Observed:
         finally:
             metrics.running.dec()
             elapsed_s = perf_counter() - begun
-            route = getattr(scope.get("route"), "path", "none")
+            route = _route(scope)
             method = scope["method"] if scope["method"] in _METHODS else "other"  # callers may make them up
             metrics.count(method, route, status, elapsed_s)
             level = _level(status, elapsed_s)
@@ -102,6 +102,12 @@ class Observed:
                     "request method=%s path=%s status=%d ms=%.1f bytes=%d",
                     *(scope["method"], _shown(scope), status, elapsed_s * 1000, size_bytes),
                 )
+
+
+def _route(scope: Scope) -> str:
+    """The path of the route that a request has come to, not of the request: there are few of them."""
+    path: str = getattr(scope.get("route"), "path", "none")
+    return f"/v1{path}" if scope["path"].startswith("/v1/") and not path.startswith("/v1") else path
 
 
 def _level(status: int, elapsed_s: float) -> int:

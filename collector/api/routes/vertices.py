@@ -35,6 +35,8 @@ from protocol.graph import EdgeFlag
 router = APIRouter(route_class=CheckedRoute, prefix="/vertices", tags=["graph"])
 MOST_VERTICES = 5_000
 """In a walk."""
+MOST_EDGES = 20_000
+"""In an answer: windows that overlap have very many."""
 MOST_CLOSURE = 20_000
 """Of which a page may show some."""
 QUICK_ORIGINS = 500
@@ -279,6 +281,7 @@ def _lineage(view: View, nodes: list[Node], levels: int, direction: str, with_pa
                 backward=way == "backward",
                 levels=levels,
                 most=max(limit - len(found), len(nodes)),
+                most_links=MOST_EDGES - len(links),
                 check=view.reader.check_time,
             )
             found |= {each: min(level, found.get(each, level)) for each, level in part.levels.items()}

@@ -13,3 +13,10 @@ from tests.collector.api.served import Served, serving
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with serving(tmp_path_factory.mktemp("api") / "graph.db") as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Another one, for tests that fill a store by themselves in a module whose tests share one."""
+    with serving(tmp_path_factory.mktemp("other") / "graph.db") as made:
+        yield made

@@ -24,7 +24,7 @@ from collector.api.checked_route import MOST_BODY_BYTES
 from protocol.records import Delivery
 from tests.collector.api.rich_store import KNOWN, fill
 from tests.collector.api.served import Json, Served, serving
-from tests.collector.store.graphs import graph_batch, tuple_id
+from tests.collector.store.graphs import delivery, graph_batch, tuple_id
 from tests.collector.store.rows import AGENT, payload_row, register_row
 
 MOST_BYTES = 8_000
@@ -561,3 +561,53 @@ def test_no_text_is_a_fault_of_the_server(rich: Served, one: str, other: str) ->
     ):
         response = client.get(path, params=parameters)
         assert response.status_code < 500, (path, parameters, response.text)
+
+
+# Answers that would be too large
+
+
+def dense(served: Served, sources: int, sinks: int, sent: int = 0) -> None:
+    """Every result came from every reading; the first one also over tuples that were sent, each from every reading."""
+    readings = [tuple_id(1, number) for number in range(sources)]
+    results = [tuple_id(2, number) for number in range(sinks)]
+    between = [tuple_id(3, number) for number in range(sent)]
+    deliveries = [delivery(each, 0, [(reading, 0, 0) for reading in readings]) for each in between]
+    if between:
+        deliveries.append(delivery(results[0], 0, [(each, 0, 1) for each in between]))
+    made = graph_batch(
+        *("q", 0),
+        sources=dict.fromkeys(readings, 0),
+        sinks=dict.fromkeys(results, 0),
+        edges=[(result, reading) for result in results for reading in readings],
+        deliveries=deliveries,
+        rows=[register_row(1, "in"), register_row(2, "out"), register_row(3, "between")],
+    )
+    with served.new_store() as writer:
+        writer.write(made)
+
+
+def test_a_page_of_touched_results_has_fewer_of_them_if_they_have_many_edges(other: Served) -> None:
+    dense(other, sources=1_000, sinks=50)
+    pages = other.pages("/v1/impact", stream="pump-7/in", edges=True, limit=1_000)
+    assert [len(page["edges"]) for page in pages] == [20_000, 20_000, 10_000]
+    assert {page["results"] for page in pages} == {50}
+    edges = {(each["origin"], each["derived"]) for page in pages for each in page["edges"]}
+    assert len(edges) == 50_000
+    assert not any(page["truncated"] for page in pages)
+
+
+def test_one_result_with_more_edges_than_an_answer_may_have(other: Served) -> None:
+    dense(other, sources=20_001, sinks=2)
+    pages = other.pages("/v1/impact", stream="pump-7/in", edges=True)
+    assert [(len(page["edges"]), page["truncated"]) for page in pages] == [(20_000, True)] * 2
+    assert other.get("/v1/impact", stream="pump-7/in")["truncated"] is False
+
+
+def test_what_is_around_a_vertex_may_have_more_edges_than_vertices(other: Served) -> None:
+    dense(other, sources=200, sinks=1, sent=150)
+    found = other.get("/v1/vertices/pump-7/out@3:0/lineage", levels=2, limit=5_000)
+    assert (len(found["edges"]), found["truncated"]) == (20_000, True)
+    ends = {each[end] for each in found["edges"] for end in ("origin", "derived")}
+    assert ends <= {each["id"] for each in found["vertices"]}
+    found = other.get("/v1/vertices/pump-7/out@3:0/lineage", levels=1)
+    assert (len(found["edges"]), found["truncated"]) == (150, False)

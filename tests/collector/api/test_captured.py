@@ -246,16 +246,16 @@ def test_names_that_hold_slashes(runs: Served) -> None:
 
 
 @pytest.mark.parametrize("name", ["backward", "forward", "lineage"])
-def test_data_that_is_called_like_a_question(served: Served, name: str) -> None:
-    with served.new_store() as writer:
+def test_data_that_is_called_like_a_question(other: Served, name: str) -> None:
+    with other.new_store() as writer:
         events: list[Event] = [begun(1, "t", data(name, {"x": 1}), ts=5), ended(1, data("out", None, name), ts=6)]
         rows = [register_row(1, "x", of=PI, stream_of=PI), record_row(*map(row_of, events), seq=1, of=PI)]
         writer.write(graph_batch("q", 0, rows=rows))
     id = f"data:w/{name}"
-    found = served.get(f"/v1/vertices/{id}")
+    found = other.get(f"/v1/vertices/{id}")
     assert (found["id"], found["attributes"]) == (id, {"x": 1})
-    assert {each["id"] for each in served.get(f"/v1/vertices/{id}/forward")["vertices"]} == {
+    assert {each["id"] for each in other.get(f"/v1/vertices/{id}/forward")["vertices"]} == {
         *(id, "task:pi-1@1:1", "data:pi-1@1:w/out")
     }
-    assert served.get(f"/v1/vertices/{id}/backward")["edges"] == []
-    assert served.get(f"/v1/vertices/{id}/lineage")["levels"] == {id: 0}
+    assert other.get(f"/v1/vertices/{id}/backward")["edges"] == []
+    assert other.get(f"/v1/vertices/{id}/lineage")["levels"] == {id: 0}

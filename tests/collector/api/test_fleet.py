@@ -179,10 +179,10 @@ def test_a_plan_that_cannot_be_read_cannot_be_drawn(fleet: Served) -> None:
         assert "cannot be drawn" in told["detail"]
 
 
-def test_an_agent_that_was_started_very_often(served: Served) -> None:
-    with writing(served) as write:
+def test_an_agent_that_was_started_very_often(other: Served) -> None:
+    with writing(other) as write:
         starts = [FakeAgent("car-7", nonce=number, epoch=number) for number in range(1, 1_102)]
         write(1_000, *[register_row(each.nonce, "out", of=each, stream_of=each) for each in starts])
-    found = served.get("/v1/agents/car-7")
+    found = other.get("/v1/agents/car-7")
     assert [each["epoch"] for each in found["starts"]] == list(range(102, 1_102))
     assert found["epoch"] == 1_101

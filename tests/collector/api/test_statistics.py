@@ -36,7 +36,7 @@ def rich(served: Served) -> Iterator[Served]:
 @given(results, st.integers(1, 7), st.data())
 @settings(max_examples=max(20, settings().max_examples // 5))
 def test_every_result_is_in_its_slot(
-    served: Served, made: dict[tuple[int, int], int], slots: int, data: st.DataObject
+    other: Served, made: dict[tuple[int, int], int], slots: int, data: st.DataObject
 ) -> None:
     sinks = {tuple_id(*name): ts for name, ts in made.items()}
     labelled = data.draw(st.sets(st.sampled_from(sorted(sinks))))
@@ -46,13 +46,13 @@ def test_every_result_is_in_its_slot(
         register_row(2, "alerts", of=OTHER, stream_of=OTHER),
         register_row(3, "stops", of=OTHER, stream_of=OTHER),
     ]
-    with served.new_store() as writer:
+    with other.new_store() as writer:
         sources = {source: 0 for _, source in edges}
         writer.write(graph_batch("q", 0, sinks=sinks, sources=sources, edges=edges, sink_labels=labelled, rows=rows))
     asked: dict[str, Any] = {}
     if data.draw(st.booleans()):
         asked["from"], asked["to"] = sorted(data.draw(st.lists(st.integers(-60, 60), min_size=2, max_size=2)))
-    found = served.get("/v1/statistics", slots=slots, **asked)
+    found = other.get("/v1/statistics", slots=slots, **asked)
     first, last = asked.get("from", min(sinks.values())), asked.get("to", max(sinks.values()))
     assert (found["from_ms"], found["to_ms"]) == (first, last)
     width = found["width_ms"]
@@ -104,29 +104,29 @@ def test_tasks_by_when_they_began(rich: Served) -> None:
     assert (sum(found["tasks_begun"]), sum(found["tasks_failed"])) == (3, 1)
 
 
-def test_of_nothing_there_is_nothing_to_count(served: Served) -> None:
-    served.new_store().close()
-    found = served.get("/v1/statistics")
+def test_of_nothing_there_is_nothing_to_count(other: Served) -> None:
+    other.new_store().close()
+    found = other.get("/v1/statistics")
     assert (found["from_ms"], found["starts_ms"], found["streams"], found["totals"]) == (None, [], [], {})
-    with served.new_store() as writer:
+    with other.new_store() as writer:
         writer.write(graph_batch("q", 0, sinks={tuple_id(1, 0): BEGINNING, tuple_id(1, 1): END_OF_TIME}))
-    assert served.get("/v1/statistics")["from_ms"] is None, "the ends of time are no times"
-    found = served.get("/v1/statistics", from_=100, to=200, slots=2)
+    assert other.get("/v1/statistics")["from_ms"] is None, "the ends of time are no times"
+    found = other.get("/v1/statistics", from_=100, to=200, slots=2)
     assert (found["streams"], found["starts_ms"], found["tasks_begun"]) == ([], [100, 151], [0, 0])
 
 
-def test_a_task_that_is_only_known_to_have_ended_is_in_no_slot(served: Served) -> None:
-    with served.new_store() as writer:
+def test_a_task_that_is_only_known_to_have_ended_is_in_no_slot(other: Served) -> None:
+    with other.new_store() as writer:
         events = record_row(row_of(begun(1, "t", ts=5)), row_of(ended(2, ts=9)), of=AGENT)
         writer.write(graph_batch("q", 0, rows=[register_row(1, "x"), events]))
-    assert served.get("/v1/statistics", slots=1)["tasks_begun"] == [1]
+    assert other.get("/v1/statistics", slots=1)["tasks_begun"] == [1]
 
 
-def test_more_streams_than_can_be_shown(served: Served) -> None:
-    with served.new_store() as writer:
+def test_more_streams_than_can_be_shown(other: Served) -> None:
+    with other.new_store() as writer:
         rows = [register_row(number, f"s{number:03}") for number in range(1, 103)]
         writer.write(graph_batch("q", 0, sinks={tuple_id(each, 0): each for each in range(1, 103)}, rows=rows))
-    found = served.get("/v1/statistics", slots=1)
+    found = other.get("/v1/statistics", slots=1)
     assert len(found["streams"]) == 100
     assert found["truncated"] is True
-    assert served.get("/v1/statistics", slots=1, stream="s001")["truncated"] is False
+    assert other.get("/v1/statistics", slots=1, stream="s001")["truncated"] is False

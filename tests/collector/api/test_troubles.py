@@ -149,13 +149,13 @@ def test_rows_that_could_not_be_read(trouble: Served) -> None:
     assert every(trouble, "/v1/refused", to=1_999) == []
 
 
-def test_values_that_json_does_not_have(served: Served) -> None:
+def test_values_that_json_does_not_have(other: Served) -> None:
     said = {"half": "\ud800", "huge": 2**70, "none": float("nan"), "most": float("-inf"), "bytes": b"\x00\xff"}
-    with served.new_store() as writer:
+    with other.new_store() as writer:
         late = Late(AGENT.stream("in"), 5, said, 10)
         result = Delivery(AGENT.stream("in"), 0, 5, said, ())
         rows = [register_row(1, "in"), record_row(late), payload_row({AGENT.stream("in"): 1}, [result])]
         writer.write(graph_batch("q", 0, sinks={tuple_id(1, 0): 5}, rows=rows))
     expected = {"half": "\\ud800", "huge": 2**70, "none": "nan", "most": "-inf", "bytes": "00ff"}
-    assert served.get("/v1/late/tuples")["items"][0]["payload"] == expected
-    assert served.get("/v1/sinks")["vertices"][0]["payload"] == expected
+    assert other.get("/v1/late/tuples")["items"][0]["payload"] == expected
+    assert other.get("/v1/sinks")["vertices"][0]["payload"] == expected

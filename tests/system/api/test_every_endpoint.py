@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import traceback
 from collections import Counter
 from collections.abc import Callable, Generator
@@ -32,6 +33,7 @@ from tests.support.waiting import wait_until
 from tests.system.api.chain import CENTER, LATE_MS, LIVE, LONGEST_S, ROADSIDE, Chain, Json
 
 ALERTS = f"{CENTER}/accidents"
+GUIDE = Path(__file__).parents[3] / "docs" / "api.md"
 CHECKS: list[Callable[[Chain], None]] = []
 Check = Callable[[Chain], None]
 
@@ -409,6 +411,16 @@ def check_bad_requests_over_http(chain: Chain) -> None:
     response = chain.client.post("/v1/impact", content=body, headers={"content-type": "application/json"})
     assert response.status_code == 413
     assert chain.get("/healthz") == {"status": "ok"}
+
+
+@check
+def check_the_guide_asks_what_can_be_answered(chain: Chain) -> None:
+    asked = re.findall(r"^curl .*'http://127\.0\.0\.1:8080(/[^']+)'$", GUIDE.read_text(), re.MULTILINE)
+    assert len(asked) >= len(ENDPOINTS)
+    for path in asked:
+        if "graph/stream" not in path:
+            status = chain.client.get(path).status_code
+            assert status == (422 if "limit=0" in path else 200), path
 
 
 # As it happens
