@@ -106,7 +106,9 @@ class Observed:
 
 def _route(scope: Scope) -> str:
     """The path of the route that a request has come to, not of the request: there are few of them."""
-    path: str = getattr(scope.get("route"), "path", "none")
+    path: str | None = getattr(scope.get("route"), "path", None)
+    if path is None:
+        return "none"
     return f"/v1{path}" if scope["path"].startswith("/v1/") and not path.startswith("/v1") else path
 
 
