@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import tempfile
 import time
@@ -98,7 +99,7 @@ class AskScenes:
 
 def kept_copy(store: Path) -> Path:
     """A copy of a store that stays when the demo is over."""
-    folder = Path(tempfile.gettempdir()) / "threadline-demo"
+    folder = Path(tempfile.gettempdir()) / f"threadline-demo-{os.getuid()}"
     folder.mkdir(exist_ok=True)
     kept = folder / "graph.db"
     for suffix in ("", "-wal", "-shm"):

@@ -33,11 +33,11 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         event, *pairs = _PAIR.split(record.getMessage())
         line: dict[str, object] = {
+            **dict(zip(pairs[::2], pairs[1::2], strict=True)),
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": event,
-            **dict(zip(pairs[::2], pairs[1::2], strict=True)),
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar, get_args, get_origin
+from zlib import crc32
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
@@ -47,11 +48,15 @@ class CheckedRoute(APIRoute):
             if request.scope["query_string"]:
                 _check_query(request, may_repeat)
             if request.method == "GET":
-                if "if-none-match" in request.headers and _is_known(request):
-                    return Response(status_code=304)
+                if "if-none-match" in request.headers and (tag := _known_tag(request)):
+                    return Response(status_code=304, headers={"etag": tag})
                 if quick is not None and not request.scope["query_string"]:
-                    return await quick(context_of(request), request.path_params["id"])
-                return await answer(request)
+                    response = await quick(context_of(request), request.path_params["id"])
+                else:
+                    response = await answer(request)
+                if "etag" in response.headers:
+                    response.headers["etag"] = _tag(response.headers["etag"], request)
+                return response
             if takes_json:
                 _check_type(request)
             return await answer(Request(request.scope, _bounded(request.receive)))
@@ -110,8 +115,16 @@ def _bounded(receive: Receive) -> Receive:
     return bounded
 
 
-def _is_known(request: Request) -> bool:
-    """Whether the caller has an answer of the store as it is now."""
+def _tag(version: str, request: Request) -> str:
+    """What an answer is known by: of which store, and to which question. Another question may have no answer."""
+    scope = request.scope
+    asked = crc32(scope["query_string"], crc32(scope.get("raw_path") or scope["path"].encode()))
+    return f'W/"{version}-{asked:x}"'
+
+
+def _known_tag(request: Request) -> str | None:
+    """The tag of this answer, if the caller has it, of the store as it is now."""
     version = context_of(request).version()
+    tag = None if version is None else _tag(version, request)
     known = [each.strip() for each in request.headers["if-none-match"].split(",")]
-    return version is not None and version in known
+    return tag if tag is not None and tag in known else None

@@ -46,7 +46,7 @@ class Context:
 
     def version_of(self, view: View) -> str:
         """The same, of the reader of the event loop."""
-        return f'W/"{self.boot}-{id(view):x}-{view.version}"'
+        return f"{self.boot}-{view.serial}-{view.version}"
 
 
 def context_of(request: Request) -> Context:

@@ -17,6 +17,7 @@ _LOG = logging.getLogger("collector.api")
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _LONG_S = 1.0
+_MOST_SHOWN = 200
 
 
 class Metrics:
@@ -73,14 +74,14 @@ class Observed:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun = perf_counter()
+        begun = answered = perf_counter()
         status = 0
         size_bytes = 0
 
         async def sent(message: Message) -> None:
-            nonlocal status, size_bytes
+            nonlocal answered, status, size_bytes
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, answered = message["status"], perf_counter()
             elif message["type"] == "http.response.body":
                 size_bytes += len(message.get("body", b""))
             await send(message)
@@ -91,7 +92,7 @@ class Observed:
             await self._app(scope, receive, sent)
         finally:
             metrics.running.dec()
-            elapsed_s = perf_counter() - begun
+            elapsed_s = answered - begun  # a stream of events goes on
             route = _route(scope)
             method = scope["method"] if scope["method"] in _METHODS else "other"  # callers may make them up
             metrics.count(method, route, status, elapsed_s)
@@ -122,4 +123,4 @@ def _level(status: int, elapsed_s: float) -> int:
 def _shown(scope: Scope) -> str:
     """The path as it came, percent-encoded: one word, whatever it holds. Never the query: a token may be in it."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
-    return raw.partition(b"?")[0].decode("ascii", "backslashreplace")
+    return raw.partition(b"?")[0][:_MOST_SHOWN].decode("ascii", "backslashreplace")

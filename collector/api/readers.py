@@ -11,15 +11,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
+from time import monotonic
 from typing import TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
 from collector.api.view import View
-from collector.store import StoreMissing, StoreReader
+from collector.store import StoreMissing, StoreReader, StoreUnavailable, TooSlow
 
 Answer = TypeVar("Answer")
 MOST_READERS = 8
+MOST_WAITING = 200
+_WAITED_S = 0.05  # a thread that is free does not take longer to begin
 LONGEST_S = 10.0
 
 
@@ -36,6 +39,9 @@ class Readers:
         self._lock = Lock()
         self._free: list[tuple[Identity, View]] = []
         self._quick: tuple[Identity, View] | None = None
+        self._taken_now: list[View] = []
+        self._is_stopping = False
+        self._asked = 0
 
     def quick(self) -> View:
         """The one for the event loop, for what takes microseconds."""
@@ -50,13 +56,31 @@ class Readers:
         return view
 
     async def ask(self, question: Callable[[View], Answer]) -> Answer:
-        """An answer from a thread, all of it of one moment. TooSlow if it takes too long."""
-        return await to_thread.run_sync(self._answer, question, limiter=self._limiter)
+        """An answer from a thread, all of it of one moment. TooSlow if it takes too long, with the time that it waits
+        for others; StoreUnavailable if too many wait already."""
+        if self._asked >= MOST_READERS + MOST_WAITING:
+            raise StoreUnavailable(f"{MOST_WAITING} questions wait for an answer already")
+        give_up_at = monotonic() + self._longest_s
+        self._asked += 1
+        try:
+            return await to_thread.run_sync(self._answer, question, give_up_at, limiter=self._limiter)
+        finally:
+            self._asked -= 1
 
-    def _answer(self, question: Callable[[View], Answer]) -> Answer:
-        with self._taken() as view, view.reader.within(self._longest_s), view.reader.moment():
+    def _answer(self, question: Callable[[View], Answer], give_up_at: float) -> Answer:
+        left_s = give_up_at - monotonic()
+        if left_s < -_WAITED_S:
+            raise TooSlow("others were asked before, and took all the time")
+        with self._taken() as view, view.reader.within(left_s), view.reader.moment():
             view.refresh()
             return question(view)
+
+    def stop(self) -> None:
+        """End all questions that are being answered: TooSlow."""
+        self._is_stopping = True
+        with self._lock:
+            for view in self._taken_now:
+                view.reader.give_up()
 
     @contextmanager
     def _taken(self) -> Iterator[View]:
@@ -68,10 +92,15 @@ class Readers:
         for _, each in old:
             each.reader.close()
         view = view or View(StoreReader(self._path))
+        with self._lock:
+            self._taken_now.append(view)
         try:
+            if self._is_stopping:
+                raise TooSlow("the API is being stopped")
             yield view
         finally:
             with self._lock:
+                self._taken_now.remove(view)
                 self._free.append((identity, view))
 
     def _identity(self) -> Identity:

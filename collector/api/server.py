@@ -18,8 +18,8 @@ from collector.api.app import Settings, create_app
 from protocol.address import format_address
 
 _LOG = logging.getLogger(__name__)
+_PATIENCE_S = 3.0  # for requests that are under way
 _GOODBYE_S = 5
-_MOST_AT_ONCE = 1_000
 _GARBAGE = (20_000, 20, 20)
 
 
@@ -49,7 +49,6 @@ async def serve(options: ServerOptions) -> None:
         access_log=False,
         lifespan="on",
         timeout_graceful_shutdown=_GOODBYE_S,
-        limit_concurrency=_MOST_AT_ONCE,
         proxy_headers=False,
         server_header=False,
         date_header=False,
@@ -61,6 +60,7 @@ async def serve(options: ServerOptions) -> None:
     def stop() -> None:
         app.state.context.watcher.stop()
         server.should_exit = True
+        loop.call_later(_PATIENCE_S, app.state.context.readers.stop)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from itertools import count
 from typing import Any, NamedTuple
 
 from collector.names import DataName, Epoch, StreamPattern, TaskName, TupleName, WorkflowName
@@ -41,15 +42,20 @@ def time_or_none(ms: int | None) -> int | None:
     return None if ms is None or ms in (BEGINNING, END_OF_TIME) else ms
 
 
+_SERIALS = count()
+
+
 class View:
     """One reader, and the names that it has read last."""
 
     def __init__(self, reader: StoreReader) -> None:
         self.reader = reader
+        self.serial = next(_SERIALS)
+        """No other view of this process has it."""
         self.version = -1
         """Another one whenever the store has changed, as far as this reader knows."""
         self._streams: dict[int, _Stream] = {}
-        self._numbers: dict[StreamPattern, int | None] = {}
+        self._numbers: dict[StreamPattern, int] = {}
         self._labels: dict[int, Shown] = {}
         self._starts: dict[int, tuple[str, Epoch]] = {}
 
@@ -86,10 +92,13 @@ class View:
     def tuple_of(self, name: TupleName) -> int | None:
         """The id of a tuple, None if there is no such stream."""
         pattern = StreamPattern(name.stream, name.agent, name.epoch)
-        if pattern not in self._numbers:
-            self._numbers[pattern] = self._number_of(pattern)
-        number = self._numbers[pattern]
-        return None if number is None else number << SEQ_BITS | name.seq
+        number = self._numbers.get(pattern)
+        if number is None:
+            number = self._number_of(pattern)
+            if number is None:
+                return None
+            self._numbers[pattern] = number
+        return number << SEQ_BITS | name.seq
 
     def _number_of(self, pattern: StreamPattern) -> int | None:
         """The one stream that is meant by an agent, a name and an epoch. If others have counted the starts of the agent

@@ -33,7 +33,7 @@ class Watcher:
             found: object = None
             with suppress(StoreError):
                 view = self._readers.quick()
-                found = id(view), view.version
+                found = view.serial, view.version
             if found != self._known:
                 self._known = found
                 self._wake()

@@ -176,6 +176,10 @@ class People:
             self._db.set_progress_handler(None, 0)
             self._give_up_at = inf
 
+    def give_up(self) -> None:
+        """End what is being asked: TooSlow. For any thread."""
+        self._give_up_at = -inf
+
     def check_time(self) -> None:
         """TooSlow if the time that `within` has given is over: for what takes long outside of SQLite."""
         if monotonic() > self._give_up_at:
@@ -184,7 +188,10 @@ class People:
     @property
     def data_version(self) -> int:
         """A number that changes when something was written."""
-        (version,) = self._db.execute("PRAGMA data_version").fetchone()
+        try:
+            (version,) = self._db.execute("PRAGMA data_version").fetchone()
+        except sqlite3.DatabaseError as error:
+            raise store_error(self._path, error) from error
         return int(version)
 
     def counters(self) -> dict[str, int]:

@@ -225,6 +225,12 @@ class StoreReader(People):
                     return None
         return np.concatenate(found) if found else np.empty(0, "<i8")
 
+    def is_sent_on(self, stream: int) -> bool:
+        """Whether tuples of a stream were sent to other agents."""
+        with self.moment():
+            page = next(iter(self._tables.deliveries.pages((stream << SEQ_BITS >> PAGE_BITS) - 1)), None)
+        return page is not None and page < (stream + 1) << SEQ_BITS >> PAGE_BITS
+
     def told_at(self, stamp: int) -> int | None:
         """When the first batch with this stamp was written, None if that is forgotten."""
         with self.moment():
@@ -271,6 +277,11 @@ class StoreReader(People):
         with self.moment():
             found, sinks = self._tables.forward.find(sources)
         return found, sinks
+
+    def has_results(self, source: int) -> bool:
+        """Whether there is an edge from a source."""
+        with self.moment():
+            return bool(self._tables.forward.known(np.array([source], "<i8"))[0])
 
     def forward_bytes(self, source: int) -> int:
         """About how much has to be read to know the sinks of a source."""

@@ -20,7 +20,9 @@ from collector.api.context import Context, Shared
 from collector.api.parameters import AgentFilter, StreamFilter, patterns
 from collector.api.problems import Problem, bad_field, responses
 from collector.api.view import View, time_or_none
+from collector.names import Epoch
 from collector.store import Change, ChangeKind, Cursor, CursorExpired, StoreError, StoreMissing
+from collector.store.people import StreamName
 from protocol.chunks import SEQ_BITS
 from protocol.graph import EdgeFlag, Reason, SinkFlag
 
@@ -130,14 +132,16 @@ class _Filter:
             found = self._agent in (None, of.agent) and (
                 self._patterns is None
                 or any(
-                    each.stream == of.name
-                    and each.agent in (None, of.agent)
-                    and (each.epoch is None or each.epoch.number == of.epoch)
+                    each.stream == of.name and each.agent in (None, of.agent) and _is_epoch(each.epoch, of)
                     for each in self._patterns
                 )
             )
             self._streams[stream] = found
         return found
+
+
+def _is_epoch(wanted: Epoch | None, of: StreamName) -> bool:
+    return wanted is None or (of.nonce == wanted.nonce if wanted.number is None else of.epoch == wanted.number)
 
 
 async def _events(request: Request, shared: Context, place: Cursor, wanted: _Filter) -> AsyncIterator[bytes]:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from collector.api import cursors
 from collector.api.checked_route import CheckedRoute
 from collector.api.context import Shared, documents, reply_graph
-from collector.api.graphs import shown_edge, shown_graph
+from collector.api.graphs import Tuples, shown_edge, shown_graph
 from collector.api.models import Impact, ProvDocument
 from collector.api.parameters import (
     MOST_NAMED,
@@ -29,9 +29,11 @@ from collector.api.parameters import (
 from collector.api.problems import Problem, bad_field, responses
 from collector.api.view import Shown, View
 from collector.export import FORMATS
+from collector.lineage import walk
 from collector.names import StreamPattern, TupleName, parse_name, parse_stream
 from collector.reach import Promise, Stream, still_reached
 from collector.store.packing import distinct
+from collector.store.vertices import Sent, Sink
 from protocol.chunks import SEQ_BITS, Numbers
 from protocol.plan import Node, PlanDocument, PlanError
 from protocol.records import END_OF_TIME
@@ -41,6 +43,8 @@ MOST_SOURCES = 200_000
 MOST_EDGES = 20_000
 """In an answer."""
 _MOST_UNKNOWN = 100
+MOST_SENT = 20_000
+"""Tuples that came from one that was sent on."""
 _MOST_POSTED = 10_000
 
 
@@ -145,6 +149,8 @@ def _impact(view: View, asked: Readings, with_edges: bool, with_payloads: bool, 
     reader = view.reader
     is_known, is_expired = reader.states_of(chosen.ids)
     sources, sinks = reader.touched(chosen.ids[is_known])
+    sent, sent_sinks, is_cut = _touched_by_sent(view, chosen.ids[~is_known].tolist())
+    sources, sinks = np.concatenate([sources, sent]), np.concatenate([sinks, sent_sinks])
     late_sources, late_sinks = reader.late_touched(chosen.ids)
     results = distinct(np.concatenate([sinks, late_sinks]))
     page = results[results > after]
@@ -153,17 +159,17 @@ def _impact(view: View, asked: Readings, with_edges: bool, with_payloads: bool, 
     shown, following = page[:limit], cursors.encode("impact", int(page[limit - 1])) if len(page) > limit else None
     vertices = view.tuple_list(shown.tolist(), with_payloads)
     edges: list[Shown] = []
-    is_cut = False
     if with_edges:
         pairs = _edges_into(shown, sources, sinks)
         late = _edges_into(shown, late_sources, late_sinks)
-        is_cut = len(pairs) + len(late) > MOST_EDGES  # of one result alone
+        is_cut |= len(pairs) + len(late) > MOST_EDGES  # of one result alone
         pairs = pairs[:MOST_EDGES]
         late = late[: MOST_EDGES - len(pairs)]
         edges = [_edge(view, *pair, []) for pair in pairs] + [_edge(view, *pair, ["late"]) for pair in late]
         vertices += view.tuple_list(sorted({source for source, _ in (*pairs, *late)}), with_payloads)
     alive = chosen.ids[is_known & ~is_expired]
-    unknown = [view.name_of(each) for each in chosen.ids[~is_known & ~np.isin(chosen.ids, late_sources)].tolist()]
+    touching = np.concatenate([late_sources, sent])
+    unknown = [view.name_of(each) for each in chosen.ids[~is_known & ~np.isin(chosen.ids, touching)].tolist()]
     unknown = [*chosen.unknown, *unknown]
     return shown_graph(
         vertices,
@@ -178,6 +184,21 @@ def _impact(view: View, asked: Readings, with_edges: bool, with_payloads: bool, 
         results=len(results),
         still_reached=_reached(view, chosen, asked),
     )
+
+
+def _touched_by_sent(view: View, ids: list[int]) -> tuple[Numbers, Numbers, bool]:
+    """The results of tuples that are no readings but were sent to other agents, as columns of tuples and results, and
+    whether there are more: edges lead from readings, so they have to be followed."""
+    pairs: list[tuple[int, int]] = []
+    is_cut = False
+    for each, found in view.reader.tuples(ids).items():
+        if isinstance(found, Sent):
+            part = walk(Tuples(view), [each], backward=False, most=MOST_SENT, check=view.reader.check_time)
+            is_cut |= part.is_cut
+            reached = view.reader.tuples([node for node in part.levels if isinstance(node, int)])
+            pairs += [(each, number) for number, result in reached.items() if isinstance(result, Sink)]
+    tuples, results = np.array(pairs, "<i8").reshape(-1, 2).T
+    return tuples, results, is_cut
 
 
 def _chosen(view: View, asked: Readings) -> _Chosen:
@@ -202,6 +223,9 @@ def _of_stream(view: View, pattern: StreamPattern, from_ms: int | None, to_ms: i
         raise Problem(404, f"there is no stream {pattern.stream!r}", "stream")
     parts: list[Numbers] = []
     for number in numbers:
+        if view.reader.is_sent_on(number):
+            name = view.stream_of(number).name
+            raise bad_field("stream", f"{name!r} is what agents send to each other: ask for readings, or for ids")
         left = MOST_SOURCES - sum(map(len, parts))
         found = view.reader.sources_of(number, *span(from_ms, to_ms), left)
         if found is None:
@@ -232,10 +256,11 @@ def _reached(view: View, chosen: _Chosen, asked: Readings) -> list[Shown]:
     youngest = END_OF_TIME if asked.to_ms is None else asked.to_ms
     if asked.sources is not None:
         named = view.tuple_list(chosen.ids.tolist(), with_payloads=False)
-        times = [each["ts"] for each in named if each["state"] != "expired" and each["ts"] is not None]
+        times = [each["ts"] for each in named if each["state"] != "expired"]
         if not times:
             return []
-        youngest = max(times)
+        # One of which nothing is known may be of any time.
+        youngest = END_OF_TIME if None in times else max(times)
     plans, promises = _onward(view, {agent for agent, _ in chosen.streams})
     return [
         {"source": "/".join(each.source), "sink": "/".join(each.sink), "from_ms": each.from_ms}
@@ -262,7 +287,7 @@ def _onward(view: View, agents: set[str]) -> tuple[dict[str, PlanDocument], dict
                     continue
                 agents |= {str(to) for node in plans[agent].nodes for to in _receivers(node)} - seen
         for each in view.reader.streams(agent=agent):
-            if each.nonce == starts[-1].nonce and each.watermark is not None and each.hold is not None:
+            if starts and each.nonce == starts[-1].nonce and each.watermark is not None and each.hold is not None:
                 promises[agent, each.name] = Promise(each.watermark, each.hold)
     return plans, promises
 

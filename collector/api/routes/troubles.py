@@ -21,7 +21,6 @@ from protocol.wire.sections import Kind
 router = APIRouter(route_class=CheckedRoute, tags=["troubles"])
 _ROWS_AT_ONCE = 100
 _KINDS = {int(kind): kind.name.lower() for kind in Kind}
-_KINDS = {int(kind): kind.name.lower() for kind in Kind}
 
 
 @router.get("/gaps", response_model=Gaps, responses=responses(400))
@@ -72,7 +71,7 @@ async def gaps(
 
 def _names(detail: dict[str, Any], pattern: StreamPattern, agent: str) -> bool:
     """Whether a gap says something of such a stream."""
-    if pattern.agent not in (None, agent):
+    if pattern.agent not in (None, agent) or not _is_epoch(pattern, detail.get("epoch"), detail.get("nonce")):
         return False
     lost = [str(each.get("name") if isinstance(each, dict) else each[0]) for each in detail.get("tuples") or ()]
     known = [str(each[0]) for part in ("progress", "next_seqs") for each in detail.get(part) or ()]
@@ -152,7 +151,14 @@ async def late_tuples(
 
 
 def _is_of(stream: Any, pattern: StreamPattern) -> bool:
-    return stream.name == pattern.stream and pattern.agent in (None, stream.agent)
+    if stream.name != pattern.stream or pattern.agent not in (None, stream.agent):
+        return False
+    return _is_epoch(pattern, stream.epoch, stream.nonce)
+
+
+def _is_epoch(pattern: StreamPattern, epoch: int | None, nonce: int | None) -> bool:
+    wanted = pattern.epoch
+    return wanted is None or (nonce == wanted.nonce if wanted.number is None else epoch == wanted.number)
 
 
 def _late_tuple(record: Any, seen_ms: int) -> LateTuple:

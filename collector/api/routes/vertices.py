@@ -159,19 +159,21 @@ async def _answer(shared: Context, id: str, page: Page, of: str, find: Callable[
     if isinstance(name, TupleName):
         with view.reader.moment():
             tuple_id = view.tuple_of(name)
-            if tuple_id is not None and _is_quick(view, tuple_id):
+            if tuple_id is not None and _is_quick(view, tuple_id, of):
                 found = find(view, [tuple_id])
     if found is None:
         found = await shared.readers.ask(lambda view: find(view, vertices_named(view, id)))
     return await reply_graph(found, page.format, of, version)
 
 
-def _is_quick(view: View, tuple_id: int) -> bool:
-    """Whether a result has few origins, or a reading is in a small page of the index."""
+def _is_quick(view: View, tuple_id: int, of: str) -> bool:
+    """Whether a result has few origins, or a reading that has results is in a small page of the index."""
     origins = view.reader.origin_count(tuple_id)
     if origins is not None:
         return origins <= QUICK_ORIGINS
-    return 0 < view.reader.forward_bytes(tuple_id) <= QUICK_BYTES
+    return (
+        of == "forward" and 0 < view.reader.forward_bytes(tuple_id) <= QUICK_BYTES and view.reader.has_results(tuple_id)
+    )
 
 
 # Tuples: the edges of the graph, which lead from readings to results
