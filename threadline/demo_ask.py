@@ -93,7 +93,7 @@ class AskScenes:
         states = {name: presence["state"] for name, presence in found.items()}
         self._verdict(
             bool(states) and set(states.values()) == {"offline"},
-            f"{len(states)} agents, and the gateway says of each how it is: {json.dumps(states)}",
+            f"{len(states)} agents, and the gateway says of each how it is (with --mqtt): {json.dumps(states)}",
         )
 
 

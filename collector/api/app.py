@@ -54,7 +54,8 @@ def create_app(settings: Settings) -> FastAPI:
     """An application. It begins and ends with its lifespan; `app.state.context.watcher.stop()` ends streams earlier."""
     readers = Readers(settings.store, settings.longest_s)
     link = MqttLink(*settings.mqtt) if settings.mqtt else None
-    context = Context(readers, Presence(link), link, Watcher(readers), Metrics(readers))
+    presence = Presence(link)
+    context = Context(readers, presence, link, Watcher(readers), Metrics(readers, presence))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

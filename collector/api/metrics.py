@@ -8,9 +8,12 @@ from time import perf_counter
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from collector.api.problems import Problem, answer
 from collector.api.readers import Readers
+from collector.presence import Presence
 from collector.store import StoreError
 
 _LOG = logging.getLogger("collector.api")
@@ -18,12 +21,13 @@ _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _LONG_S = 1.0
 _MOST_SHOWN = 200
+MOST_AT_ONCE = 1_000
 
 
 class Metrics:
     """The figures of one application."""
 
-    def __init__(self, readers: Readers) -> None:
+    def __init__(self, readers: Readers, presence: Presence) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "threadline_api_requests", "requests", ["method", "route", "status"], registry=self.registry
@@ -33,6 +37,7 @@ class Metrics:
         )
         self.running = Gauge("threadline_api_running", "requests that are being answered", registry=self.registry)
         self.registry.register(_StoreFigures(readers))
+        self.registry.register(_PresenceFigures(presence))
         self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def count(self, method: str, route: str, status: int, elapsed_s: float) -> None:
@@ -63,12 +68,33 @@ class _StoreFigures:
             yield GaugeMetricFamily(f"threadline_store_{name}", f"{name.replace('_', ' ')} in the store", value)
 
 
+class _PresenceFigures:
+    """What the gateways tell, and what of it is left out."""
+
+    def __init__(self, presence: Presence) -> None:
+        self._presence = presence
+
+    def collect(self) -> Iterator[Metric]:
+        presence = self._presence
+        states = list(presence.gateways().values())
+        figures = {
+            "gateways_online": states.count("online"),
+            "gateways_offline": states.count("offline"),
+            "clients": len(presence.known()),
+            "clients_not_kept": presence.not_kept,
+            "states_not_understood": presence.not_understood,
+        }
+        for name, value in figures.items():
+            yield GaugeMetricFamily(f"threadline_presence_{name}", name.replace("_", " "), value)
+
+
 class Observed:
-    """An application of which every request is counted, timed and logged."""
+    """An application of which every request is counted, timed and logged. If very many are under way, it says so."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
         self._metrics = metrics
+        self._running = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -88,9 +114,14 @@ class Observed:
 
         metrics = self._metrics
         metrics.running.inc()
+        self._running += 1
         try:
-            await self._app(scope, receive, sent)
+            if self._running > MOST_AT_ONCE:
+                await _overloaded(scope, receive, sent)
+            else:
+                await self._app(scope, receive, sent)
         finally:
+            self._running -= 1
             metrics.running.dec()
             elapsed_s = answered - begun  # a stream of events goes on
             route = _route(scope)
@@ -103,6 +134,11 @@ class Observed:
                     "request method=%s path=%s status=%d ms=%.1f bytes=%d",
                     *(scope["method"], _shown(scope), status, elapsed_s * 1000, size_bytes),
                 )
+
+
+async def _overloaded(scope: Scope, receive: Receive, send: Send) -> None:
+    problem = Problem(503, f"{MOST_AT_ONCE} requests are being answered already", headers={"Retry-After": "1"})
+    await answer(Request(scope), problem)(scope, receive, send)
 
 
 def _route(scope: Scope) -> str:

@@ -10,7 +10,7 @@ from fastapi import Query
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from collector.api.problems import bad_field
-from collector.filters import MOST_CONDITIONS, Condition, parse
+from collector.filters import MOST_CONDITIONS, Condition, parse, parse_all
 from collector.names import MOST_CHARACTERS, StreamPattern, TupleName, parse_name, parse_stream
 from protocol.records import BEGINNING, END_OF_TIME
 
@@ -117,7 +117,7 @@ def patterns(streams: Iterable[str] | None) -> list[StreamPattern] | None:
 
 def conditions(where: Iterable[str] | None) -> tuple[Condition, ...]:
     """What a filter demands."""
-    return tuple(parse(each) for each in where or ())
+    return parse_all(where or ())
 
 
 def check_span(from_ms: int | None, to_ms: int | None, names: tuple[str, str] = ("from", "to")) -> None:

@@ -179,3 +179,14 @@ def test_a_question_that_others_have_kept_waiting_is_given_up(tmp_path: Path, mo
     kinds = [type(error) for error in asyncio.run(ask())]
     assert sorted(kind.__name__ for kind in kinds) == ["StoreUnavailable", "TooSlow", "TooSlow"]
     readers.close()
+
+
+def test_too_many_requests_at_once_are_told_so(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collector.api.metrics.MOST_AT_ONCE", 0)
+    response = served.client.get("/healthz")
+    assert (response.status_code, response.headers["content-type"]) == (503, "application/problem+json")
+    assert response.headers["retry-after"] == "1"
+    monkeypatch.undo()
+    assert served.client.get("/healthz").status_code == 200
+    figures = served.client.get("/metrics").text
+    assert "threadline_presence_gateways_online 0.0" in figures
