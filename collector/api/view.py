@@ -58,6 +58,7 @@ class View:
         self._numbers: dict[StreamPattern, int] = {}
         self._labels: dict[int, Shown] = {}
         self._starts: dict[int, tuple[str, Epoch]] = {}
+        self._results: tuple[int, list[int]] = (-1, [])
 
     def refresh(self) -> None:
         """Forget names that may have changed."""
@@ -68,6 +69,7 @@ class View:
             self._numbers.clear()
             self._labels.clear()
             self._starts.clear()
+            self._results = (-1, [])
 
     # Names
 
@@ -145,6 +147,12 @@ class View:
         return found
 
     # Tuples
+
+    def results_of(self, source: int) -> list[int]:
+        """The results of a reading, by id; those of the last one are remembered, as they are asked for twice."""
+        if self._results[0] != source:
+            self._results = source, self.reader.forward(source)
+        return self._results[1]
 
     def is_known(self, tuple_id: int) -> bool:
         """Whether anything is known of a tuple, be it that another one came from it."""

@@ -278,11 +278,6 @@ class StoreReader(People):
             found, sinks = self._tables.forward.find(sources)
         return found, sinks
 
-    def has_results(self, source: int) -> bool:
-        """Whether there is an edge from a source."""
-        with self.moment():
-            return bool(self._tables.forward.known(np.array([source], "<i8"))[0])
-
     def forward_bytes(self, source: int) -> int:
         """About how much has to be read to know the sinks of a source."""
         with self.moment():

@@ -172,7 +172,7 @@ def _is_quick(view: View, tuple_id: int, of: str) -> bool:
     if origins is not None:
         return origins <= QUICK_ORIGINS
     return (
-        of == "forward" and 0 < view.reader.forward_bytes(tuple_id) <= QUICK_BYTES and view.reader.has_results(tuple_id)
+        of == "forward" and 0 < view.reader.forward_bytes(tuple_id) <= QUICK_BYTES and bool(view.results_of(tuple_id))
     )
 
 
@@ -204,7 +204,7 @@ def _forward(view: View, nodes: list[Node], page: Page, after: object) -> Shown:
     if not isinstance(asked, int):
         return _captured_page(view, nodes, page, after, is_backward=False, may_touch_more=None)
     reader = view.reader
-    flags: dict[int, list[str]] = {each: [] for each in reader.forward(asked)}
+    flags: dict[int, list[str]] = {each: [] for each in view.results_of(asked)}
     flags |= {each: ["late"] for each in reader.late_sinks_of(asked) if each not in flags}
     is_cut = False
     if not flags:  # maybe one that was sent: edges lead from readings
