@@ -151,6 +151,7 @@ def check_health(lab: RunningLab) -> None:
         wait_until(is_healthy, f"{name} is healthy")
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_everything_runs_until_it_is_told_to_stop(lab: Callable[..., RunningLab]) -> None:
     if find_mosquitto() is None:
