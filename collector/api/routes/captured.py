@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from collector.api import cursors
 from collector.api.checked_route import CheckedRoute
@@ -80,6 +80,71 @@ Select = Annotated[
 Text = Annotated[str | None, Query(max_length=MOST_NAME)]
 
 
+class _Rows(BaseModel):
+    """Parameters that all three lists have."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    agent: AgentFilter = None
+    epoch: EpochFilter = None
+    from_ms: From = None
+    to_ms: To = None
+    where: Where = None
+    group_by: GroupBy = None
+    latest: Latest = None
+    least: Least = None
+    order_by: OrderBy = None
+    select: Select = None
+    limit: Limit = 100
+    cursor: Cursor = None
+    format: TableFormat = "json"
+
+    def query(self, of: str) -> dict[str, Any]:
+        """What they mean to the store, of the list of this name. A Problem if they contradict one another."""
+        check_span(self.from_ms, self.to_ms)
+        if self.latest is not None and self.least is not None:
+            raise bad_field("least", "a group has one best row: by latest or by least, not by both")
+        if self.group_by is not None and self.latest is None and self.least is None:
+            raise bad_field("group_by", "say by latest or least which row of each group is asked for")
+        return {
+            "agent": self.agent,
+            "epoch": self.epoch,
+            "from_ms": self.from_ms,
+            "to_ms": self.to_ms,
+            "where": conditions(self.where),
+            "order_by": _fields(self.order_by, "order_by", MOST_ORDERS),
+            "group_by": _fields(self.group_by, "group_by", MOST_FIELDS),
+            "greatest": self.latest,
+            "least": self.least,
+            "select": _fields(self.select, "select", MOST_FIELDS),
+            "limit": self.limit,
+            "after": cursors.decode(of, self.cursor),
+        }
+
+
+class _Tasks(_Rows):
+    workflow: Annotated[Text, Query(description="Only those of this run, workflow:AGENT@EPOCH:NUMBER.")] = None
+    workflow_name: Annotated[Text, Query(description="Only those of runs of the workflow of this name.")] = None
+    transformation: Annotated[Text, Query(description="Only those that do this.")] = None
+    name: Annotated[Text, Query(description="Only those that the program has given this id.")] = None
+    status: Status = None
+
+
+class _Data(_Rows):
+    name: Annotated[Text, Query(description="Only data that the program has given this id.")] = None
+    workflow: Annotated[Text, Query(description="Only data of this run, workflow:AGENT@EPOCH:NUMBER.")] = None
+    workflow_name: Annotated[Text, Query(description="Only data of the workflow of this name.")] = None
+    task: Annotated[Text, Query(description="Only data of this task, task:AGENT@EPOCH:NUMBER.")] = None
+    role: Annotated[
+        Literal["used", "generated"] | None, Query(description="Only data that a task used, or generated.")
+    ] = None
+
+
+class _Workflows(_Rows):
+    name: Annotated[Text, Query(description="Only runs of the workflow of this name.")] = None
+    status: Status = None
+
+
 def _fields(text: str | None, field: str, most: int) -> tuple[str, ...]:
     found = tuple(part.strip() for part in text.split(",") if part.strip()) if text else ()
     if len(found) > most:
@@ -106,40 +171,12 @@ def _run(view: View, text: str | None, kind: type[WorkflowName] | type[TaskName]
     return key
 
 
-def _check_groups(group_by: str | None, latest: str | None, least: str | None) -> None:
-    """A Problem if it is not clear which row of each group is asked for."""
-    if latest is not None and least is not None:
-        raise bad_field("least", "a group has one best row: by latest or by least, not by both")
-    if group_by is not None and latest is None and least is None:
-        raise bad_field("group_by", "say by latest or least which row of each group is asked for")
-
-
 def _next(of: str, page: captured_rows.Page[Any]) -> str | None:
     return None if page.next is None else cursors.encode(of, *page.next)
 
 
 @router.get("/tasks", response_model=Tasks, responses={**responses(400, 404), **documents(ROW_FORMATS)})
-async def tasks(
-    shared: Shared,
-    agent: AgentFilter = None,
-    epoch: EpochFilter = None,
-    workflow: Annotated[Text, Query(description="Only those of this run, workflow:AGENT@EPOCH:NUMBER.")] = None,
-    workflow_name: Annotated[Text, Query(description="Only those of runs of the workflow of this name.")] = None,
-    transformation: Annotated[Text, Query(description="Only those that do this.")] = None,
-    name: Annotated[Text, Query(description="Only those that the program has given this id.")] = None,
-    status: Status = None,
-    from_ms: From = None,
-    to_ms: To = None,
-    where: Where = None,
-    group_by: GroupBy = None,
-    latest: Latest = None,
-    least: Least = None,
-    order_by: OrderBy = None,
-    select: Select = None,
-    limit: Limit = 100,
-    cursor: Cursor = None,
-    format: TableFormat = "json",
-) -> Response:
+async def tasks(shared: Shared, asked: Annotated[_Tasks, Query()]) -> Response:
     """Tasks. Fields for `where`, `order_by`, `group_by`, `latest` and `select`: name, agent, epoch, transformation,
     workflow_name, status, begun_ms, ended_ms, elapsed_ms, error, and attributes of the data that a task used or
     generated, or of its workflow: used.PATH, generated.PATH, workflow.PATH. `from` and `to` are about when it began.
@@ -149,96 +186,47 @@ async def tasks(
     The hyperparameters of the three best accuracies:
     `?order_by=-generated.accuracy&limit=3&select=used.rate,used.batch`.
     """
-    after = cursors.decode("tasks", cursor)
-    check_span(from_ms, to_ms)
-    _check_groups(group_by, latest, least)
+    query = asked.query("tasks")
     version = shared.version()
 
     def find(view: View) -> Tasks:
         page = view.reader.tasks(
             TaskQuery(
-                agent=agent,
-                epoch=epoch,
-                from_ms=from_ms,
-                to_ms=to_ms,
-                where=conditions(where),
-                order_by=_fields(order_by, "order_by", MOST_ORDERS),
-                group_by=_fields(group_by, "group_by", MOST_FIELDS),
-                greatest=latest,
-                least=least,
-                select=_fields(select, "select", MOST_FIELDS),
-                limit=limit,
-                after=after,
-                workflow=_run(view, workflow, WorkflowName, "workflow"),
-                workflow_name=workflow_name,
-                transformation=transformation,
-                name=name,
-                status=status,
+                **query,
+                workflow=_run(view, asked.workflow, WorkflowName, "workflow"),
+                workflow_name=asked.workflow_name,
+                transformation=asked.transformation,
+                name=asked.name,
+                status=asked.status,
             )
         )
         items = [TaskRow(**view.task_fields(row), values=dict(row.values)) for row in page.rows]
         return Tasks(items=items, next=_next("tasks", page))
 
-    return await reply_rows(await shared.readers.ask(find), format, "tasks", version)
+    return await reply_rows(await shared.readers.ask(find), asked.format, "tasks", version)
 
 
 @router.get("/data", response_model=DataRows, responses={**responses(400, 404), **documents(ROW_FORMATS)})
-async def data(
-    shared: Shared,
-    agent: AgentFilter = None,
-    epoch: EpochFilter = None,
-    name: Annotated[Text, Query(description="Only data that the program has given this id.")] = None,
-    workflow: Annotated[Text, Query(description="Only data of this run, workflow:AGENT@EPOCH:NUMBER.")] = None,
-    workflow_name: Annotated[Text, Query(description="Only data of the workflow of this name.")] = None,
-    task: Annotated[Text, Query(description="Only data of this task, task:AGENT@EPOCH:NUMBER.")] = None,
-    role: Annotated[
-        Literal["used", "generated"] | None, Query(description="Only data that a task used, or generated.")
-    ] = None,
-    from_ms: From = None,
-    to_ms: To = None,
-    where: Where = None,
-    group_by: GroupBy = None,
-    latest: Latest = None,
-    least: Least = None,
-    order_by: OrderBy = None,
-    select: Select = None,
-    limit: Limit = 100,
-    cursor: Cursor = None,
-    format: TableFormat = "json",
-) -> Response:
+async def data(shared: Shared, asked: Annotated[_Data, Query()]) -> Response:
     """Data as tasks used or generated it, with its attributes. Fields are name, workflow_name, agent, epoch, role,
     task, task_name, transformation, begun_ms, ended_ms (of the task), and any path in the attributes."""
-    after = cursors.decode("data", cursor)
-    check_span(from_ms, to_ms)
-    _check_groups(group_by, latest, least)
+    query = asked.query("data")
     version = shared.version()
 
     def find(view: View) -> DataRows:
         page = view.reader.data(
             DataQuery(
-                agent=agent,
-                epoch=epoch,
-                from_ms=from_ms,
-                to_ms=to_ms,
-                where=conditions(where),
-                order_by=_fields(order_by, "order_by", MOST_ORDERS),
-                group_by=_fields(group_by, "group_by", MOST_FIELDS),
-                greatest=latest,
-                least=least,
-                select=_fields(select, "select", MOST_FIELDS),
-                limit=limit,
-                after=after,
-                task=_run(view, task, TaskName, "task"),
-                workflow=_run(view, workflow, WorkflowName, "workflow"),
-                workflow_name=workflow_name,
-                name=name,
-                is_generated=None if role is None else role == "generated",
+                **query,
+                task=_run(view, asked.task, TaskName, "task"),
+                workflow=_run(view, asked.workflow, WorkflowName, "workflow"),
+                workflow_name=asked.workflow_name,
+                name=asked.name,
+                is_generated=None if asked.role is None else asked.role == "generated",
             )
         )
-        items = [_data_row(view, row) for row in page.rows]
-        return DataRows(items=items, next=_next("data", page))
+        return DataRows(items=[_data_row(view, row) for row in page.rows], next=_next("data", page))
 
-    return await reply_rows(await shared.readers.ask(find), format, "data", version)
+    return await reply_rows(await shared.readers.ask(find), asked.format, "data", version)
 
 
 def _data_row(view: View, row: captured_rows.DataRow) -> DataRow:
@@ -265,54 +253,18 @@ def _data_row(view: View, row: captured_rows.DataRow) -> DataRow:
 
 
 @router.get("/workflows", response_model=Workflows, responses={**responses(400), **documents(ROW_FORMATS)})
-async def workflows(
-    shared: Shared,
-    agent: AgentFilter = None,
-    epoch: EpochFilter = None,
-    name: Annotated[Text, Query(description="Only runs of the workflow of this name.")] = None,
-    status: Status = None,
-    from_ms: From = None,
-    to_ms: To = None,
-    where: Where = None,
-    group_by: GroupBy = None,
-    latest: Latest = None,
-    least: Least = None,
-    order_by: OrderBy = None,
-    select: Select = None,
-    limit: Limit = 100,
-    cursor: Cursor = None,
-    format: TableFormat = "json",
-) -> Response:
+async def workflows(shared: Shared, asked: Annotated[_Workflows, Query()]) -> Response:
     """Runs of workflows. Fields are id, name, agent, epoch, status, begun_ms, ended_ms, elapsed_ms, error, and any path
     in the attributes. `from` and `to` are about when it began."""
-    after = cursors.decode("workflows", cursor)
-    check_span(from_ms, to_ms)
-    _check_groups(group_by, latest, least)
+    query = asked.query("workflows")
     version = shared.version()
 
     def find(view: View) -> Workflows:
-        page = view.reader.workflows(
-            WorkflowQuery(
-                agent=agent,
-                epoch=epoch,
-                from_ms=from_ms,
-                to_ms=to_ms,
-                where=conditions(where),
-                order_by=_fields(order_by, "order_by", MOST_ORDERS),
-                group_by=_fields(group_by, "group_by", MOST_FIELDS),
-                greatest=latest,
-                least=least,
-                select=_fields(select, "select", MOST_FIELDS),
-                limit=limit,
-                after=after,
-                name=name,
-                status=status,
-            )
-        )
+        page = view.reader.workflows(WorkflowQuery(**query, name=asked.name, status=asked.status))
         items = [WorkflowRow(**view.workflow_fields(row), values=dict(row.values)) for row in page.rows]
         return Workflows(items=items, next=_next("workflows", page))
 
-    return await reply_rows(await shared.readers.ask(find), format, "workflows", version)
+    return await reply_rows(await shared.readers.ask(find), asked.format, "workflows", version)
 
 
 @router.get("/workflows/compare", response_model=Comparison, responses=responses(404))
