@@ -184,32 +184,15 @@ class View:
 
     def _tuple(self, found: TupleFound, said: Payload | None) -> Shown:
         if isinstance(found, Source):
-            return self._reading(found, said)
+            state = "alive" if found.label_stamp is None else "expired"
+            kind = "intermediate" if found.is_sent else "source"
+            return self._shown(found.id, kind, found.ts, said, state, found.label_stamp)
         if isinstance(found, Sent):
             return self._shown(found.id, "intermediate", found.ts, said)
         state = "open"
         if found.label_stamp is not None:
             state = "complete" if found.flags is _NOTHING_SPECIAL else "incomplete"
         return self._shown(found.id, "sink", found.ts, said, state, found.label_stamp, found.origins)
-
-    def _reading(self, found: Source, said: Payload | None) -> Shown:
-        """A source vertex. There are most of them, so it is `_shown` without a detour."""
-        tuple_id, ts, _, label_stamp, is_sent = found
-        of = self._streams.get(tuple_id >> SEQ_BITS) or self._stream(tuple_id >> SEQ_BITS)
-        seq = tuple_id & _SEQS
-        return {
-            "id": f"{of.prefix}{seq}",
-            "kind": "intermediate" if is_sent else "source",
-            "agent": of.agent,
-            "epoch": of.epoch,
-            "stream": of.stream,
-            "seq": seq,
-            "ts": ts,
-            "state": "alive" if label_stamp is None else "expired",
-            "since": None if label_stamp is None else self._labels.get(label_stamp) or self._label(label_stamp),
-            "origins": None,
-            "payload": None if said is None else as_plain(said.value),
-        }
 
     def _shown(
         self,

@@ -31,6 +31,7 @@ from collector.store.payloads import Payload, Payloads
 from collector.store.people import People, Span
 from collector.store.tables import Tables
 from collector.store.vertices import (
+    SINK,
     Derivation,
     Sent,
     Sink,
@@ -45,7 +46,6 @@ from protocol.chunks import OTHER_PARTS, SEQ_BITS, Numbers
 from protocol.graph import EdgeFlag, Reason
 from protocol.records import BEGINNING, END_OF_TIME
 
-_SINK = "SELECT id, ts, stamp, label_stamp, flags, origins FROM sinks"
 _FEW = 1_000
 _NO_START = 0  # they are numbered from 1
 SinkState = Literal["open", "complete", "incomplete"]
@@ -158,8 +158,8 @@ class StoreReader(People):
         order = f"ORDER BY ts {way}, id {way} LIMIT ?"
         with self.moment():
             if streams is None:
-                return [sink_of(row) for row in self._db.execute(f"{_SINK} WHERE {query} {order}", (*values, limit))]
-            of_stream = f"{_SINK} WHERE id >> {SEQ_BITS} = ? AND {query} {order}"
+                return [sink_of(row) for row in self._db.execute(f"{SINK} WHERE {query} {order}", (*values, limit))]
+            of_stream = f"{SINK} WHERE id >> {SEQ_BITS} = ? AND {query} {order}"
             found = [
                 sink_of(row)
                 for stream in sorted(set(streams))
@@ -440,7 +440,7 @@ class StoreReader(People):
 
     def every_sink(self) -> Iterator[Sink]:
         """All sinks by id."""
-        return map(sink_of, self._db.execute(f"{_SINK} ORDER BY id"))
+        return map(sink_of, self._db.execute(f"{SINK} ORDER BY id"))
 
     def every_source(self) -> Iterator[Source]:
         """All source vertices by id."""

@@ -18,7 +18,7 @@ from protocol.graph import SinkFlag
 
 _AT_ONCE = 500
 _FLAGS = {int(flag): flag for flag in (SinkFlag(0), *SinkFlag)}  # looked up faster than made
-_SINK = "SELECT id, ts, stamp, label_stamp, flags, origins FROM sinks"
+SINK = "SELECT id, ts, stamp, label_stamp, flags, origins FROM sinks"
 
 
 class Sink(NamedTuple):
@@ -92,7 +92,7 @@ def find_tuples(tables: Tables, ids: Iterable[int], likely_sinks: Iterable[int] 
 def _find_sinks(tables: Tables, ids: Iterable[int]) -> dict[int, TupleFound]:
     found: dict[int, TupleFound] = {}
     for some in _batched(sorted(ids)):
-        query = f"{_SINK} WHERE id IN ({','.join('?' * len(some))})"
+        query = f"{SINK} WHERE id IN ({','.join('?' * len(some))})"
         for row in tables.db.execute(query, some):
             found[row[0]] = sink_of(row)
     return found

@@ -29,6 +29,12 @@ def test_a_value_may_hold_spaces_and_quotes() -> None:
     assert found["error"] == 'no "space" left\non device'
 
 
+def test_a_message_does_not_overwrite_when_and_how_bad() -> None:
+    found = line("answered level=%s time=%s event=%s", "none", "never", "other")
+    assert (found["level"], found["event"]) == ("warning", "answered")
+    assert found["time"] != "never"
+
+
 def test_a_traceback_is_in_the_same_object() -> None:
     try:
         raise KeyError("x")

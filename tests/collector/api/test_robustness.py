@@ -6,15 +6,18 @@ import asyncio
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from prometheus_client import Gauge
 
+from collector.api.metrics import Observed
 from collector.api.readers import Readers
 from collector.api.view import View
 from collector.store import TooSlow
 from protocol.plan import JSON, Node, PlanDocument
-from protocol.records import Declared
+from protocol.records import Declared, Gap, Late, Lost
 from tests.collector.agents import FakeAgent
 from tests.collector.api.served import Served
 from tests.collector.store.graphs import QuickWriter, delivery, graph_batch, tuple_id
@@ -190,3 +193,36 @@ def test_too_many_requests_at_once_are_told_so(served: Served, monkeypatch: pyte
     assert served.client.get("/healthz").status_code == 200
     figures = served.client.get("/metrics").text
     assert "threadline_presence_gateways_online 0.0" in figures
+
+
+def test_an_epoch_in_a_filter_counts(served: Served) -> None:
+    late, gap = Late(AGENT.stream("readings"), 5, {}, 9), Gap("crash", 3, AGENT.nonce, tuples=(Lost("readings", 1, 2),))
+    with served.new_store() as writer:
+        rows = [*names(), record_row(late, seq=1), record_row(gap, seq=2)]
+        writer.write(graph_batch("q", 0, rows=rows))  # type: ignore[arg-type]
+    for path in ("/v1/gaps", "/v1/late/tuples"):
+        assert len(served.get(path, stream="pump-7/readings@3")["items"]) == 1
+        assert served.get(path, stream="pump-7/readings@77")["items"] == []
+
+
+def test_a_stream_of_events_is_no_long_request() -> None:
+    """What counts is when the answer begins."""
+    times: list[float] = []
+
+    class Counting:
+        running = Gauge("running", "", registry=None)
+
+        def count(self, method: str, route: str, status: int, elapsed_s: float) -> None:
+            times.append(elapsed_s)
+
+    async def endless(scope: object, receive: object, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200})
+        await asyncio.sleep(0.3)
+        await send({"type": "http.response.body", "body": b""})
+
+    async def nothing(*_: object) -> None:
+        pass
+
+    scope = {"type": "http", "method": "GET", "path": "/v1/graph/stream"}
+    asyncio.run(Observed(endless, Counting())(scope, nothing, nothing))  # type: ignore[arg-type]
+    assert times[0] < 0.2
