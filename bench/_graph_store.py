@@ -32,7 +32,6 @@ NAMES = {READINGS: "readings", COMMON: "common", WINDOWS: "windows", RESULTS: "r
 _OWNERS = {READINGS: DEVICE, COMMON: DEVICE, WINDOWS: DEVICE, RESULTS: CENTER}
 _WINDOW = 7  # readings of what is sent; a result has seven of these windows
 _STEP = 5  # windows between two results: they overlap by two of seven
-_APART = 64  # so many other readings are between two that 50 results have in common
 _IN_BATCH = 50
 _STEP_MS = 10
 _PACKER = Packer()
@@ -64,10 +63,10 @@ class GraphStore:
         ids = np.arange(first, last)
         begins = ids[:, None] * _STEP * _WINDOW
         regular = (begins + np.arange(SIZE - 1)).ravel()
-        common = ids // SIZE * _APART
+        common = ids // SIZE
         sources = np.concatenate([_id(READINGS, regular).reshape(-1, SIZE - 1), _id(COMMON, common)[:, None]], axis=1)
         new = np.arange(self._next_reading(first), self._next_reading(last))
-        new_common = np.arange(-(-first // SIZE), -(-last // SIZE)) * _APART
+        new_common = np.arange(-(-first // SIZE), -(-last // SIZE))
         times = (begins.ravel() + SIZE) * _STEP_MS
         expired = np.arange(max(0, first - SIZE) * _STEP * _WINDOW, max(0, last - SIZE) * _STEP * _WINDOW)
         batch = GraphBatch(
@@ -77,7 +76,7 @@ class GraphStore:
             Sinks(_id(RESULTS, ids), times),
             Sources(
                 np.concatenate([_id(READINGS, new), _id(COMMON, new_common)]),
-                np.concatenate([new * _STEP_MS, new_common // _APART * SIZE * _STEP * _WINDOW * _STEP_MS]),
+                np.concatenate([new * _STEP_MS, new_common * SIZE * _STEP * _WINDOW * _STEP_MS]),
                 np.zeros(len(new) + len(new_common), "u1"),
             ),
             Edges(np.repeat(_id(RESULTS, ids), SIZE), sources.ravel(), np.zeros(len(ids) * SIZE, "u1")),
@@ -126,7 +125,7 @@ class GraphStore:
 
 def common_reading(number: int) -> str:
     """A reading that 50 results have in common."""
-    return f"{DEVICE}/{NAMES[COMMON]}@1:{number * _APART}"
+    return f"{DEVICE}/{NAMES[COMMON]}@1:{number}"
 
 
 def fill(path: Path, edges: int) -> tuple[int, int]:

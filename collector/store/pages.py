@@ -6,6 +6,10 @@ for an id reads the fragments of its page. Many small fragments are merged into 
 rewritten at most twice, and a page has some dozens of fragments at most. Fragments are stored in the order in which
 they come, so a batch fills few pages of the file, and are found by an index.
 
+An id may have many entries, as a reading has that was in many windows. So a fragment has a bounded number of them, and
+the index knows from which to which id each goes, and from which to which number its second column: fragments that
+cannot hold what is looked for are not read.
+
 Every fragment has a tag: who wrote it. Writers that never tell a thing twice need not look at their own.
 """
 
@@ -13,17 +17,19 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from collector.store.packing import among, distinct, find_rows, groups_of, pack, pack_groups, spans_of, unpack_groups
+from collector.store.packing import among, distinct, find_rows, groups_of, pack_groups, spans_of, unpack_groups
 from protocol.chunks import Numbers
 
 PAGE_BITS = 12
 MOST_FRAGMENTS = 64  # half as many more for some pages: streams that fill theirs together need not merge together
 MOST_MERGED_BYTES = 1 << 20
+MOST_ENTRIES = 4096  # of a fragment
 TOP_TIER = 2
 MIXED = 0
 """The tag of what several have written."""
@@ -39,7 +45,7 @@ class Pages:
         self._db = db
         self._table = table
         self._width = width
-        self._insert = f"INSERT INTO {table} (page, tier, tag, data) VALUES"
+        self._insert = f"INSERT INTO {table} (page, tier, tag, first, last, least, most, data) VALUES (?,?,?,?,?,?,?,?)"
 
     def add(self, columns: Sequence[NDArray[Any]], tag: int) -> None:
         """Add entries, sorted by id."""
@@ -49,8 +55,7 @@ class Pages:
         pages = ids >> PAGE_BITS
         starts = groups_of(pages)
         touched = pages[starts].tolist()
-        data = pack_groups(columns, starts)
-        self._db.executemany(f"{self._insert} (?,0,{tag:d},?)", zip(touched, data, strict=True))
+        self._write(columns, starts, 0, tag)
         count = f"SELECT count(*) FROM {self._table} WHERE page=? AND tier=0"
         for page in touched:
             (fragments,) = self._db.execute(count, (page,)).fetchone()
@@ -67,15 +72,32 @@ class Pages:
         found = self._db.execute(f"SELECT data, tag {where} ORDER BY number", (page, tier)).fetchall()
         self._db.execute(f"DELETE {where}", (page, tier))
         entries = unpack_groups([data for data, _ in found], self._width)
-        self._put(page, tier + 1, {tag for _, tag in found}, _by_id(entries))
+        self._put(tier + 1, {tag for _, tag in found}, _by_id(entries))
         if tier + 1 < TOP_TIER:
             (fragments,) = self._db.execute(f"SELECT count(*) {where}", (page, tier + 1)).fetchone()
             if fragments >= MOST_FRAGMENTS:
                 self._merge(page, tier + 1)
 
-    def _put(self, page: int, tier: int, tags: set[int], entries: Relation) -> None:
-        tag = tags.pop() if len(tags) == 1 else MIXED
-        self._db.execute(f"{self._insert} (?,?,?,?)", (page, tier, tag, pack(entries)))
+    def _put(self, tier: int, tags: set[int], entries: Relation) -> None:
+        """All entries of one page."""
+        self._write(entries, np.zeros(1, "<i8"), tier, tags.pop() if len(tags) == 1 else MIXED)
+
+    def _write(self, columns: Sequence[NDArray[Any]], page_starts: Numbers, tier: int, tag: int) -> None:
+        """Entries as fragments, sorted by id; each page goes from its start to the next one's."""
+        ids, second = columns[:2]
+        starts = _cut(page_starts, len(ids))
+        rows = zip(
+            (ids[starts] >> PAGE_BITS).tolist(),
+            repeat(tier),
+            repeat(tag),
+            ids[starts].tolist(),
+            ids[np.append(starts[1:], len(ids)) - 1].tolist(),
+            np.minimum.reduceat(second, starts).tolist(),
+            np.maximum.reduceat(second, starts).tolist(),
+            pack_groups(columns, starts),
+            strict=False,
+        )
+        self._db.executemany(self._insert, rows)
 
     def find(self, ids: Numbers) -> Relation:
         """All entries of these ids, those of each fragment together."""
@@ -90,7 +112,7 @@ class Pages:
         found: list[Relation] = []
         for begin, end in _spans(wanted):
             some = wanted[begin:end]
-            for data in self._fragments(int(some[0]) >> PAGE_BITS, unless):
+            for data in self._fragments(int(some[0]), int(some[-1]), unless):
                 rows = find_rows(data, self._width, some, columns)
                 if rows is not None:
                     found.append(rows)
@@ -104,9 +126,18 @@ class Pages:
 
     def size_bytes(self, tuple_id: int) -> int:
         """About how much has to be read to find an id."""
-        query = f"SELECT coalesce(sum(length(data)), 0) FROM {self._table} WHERE page=?"
-        (size,) = self._db.execute(query, (tuple_id >> PAGE_BITS,)).fetchone()
+        query = f"SELECT coalesce(sum(length(data)), 0) FROM {self._table} WHERE page=? AND first<=? AND last>=?"
+        (size,) = self._db.execute(query, (tuple_id >> PAGE_BITS, tuple_id, tuple_id)).fetchone()
         return int(size)
+
+    def between(self, first: int, last: int, least: int, most: int) -> Iterator[tuple[Numbers, Numbers]]:
+        """Ids from one to another, both being the ends of a page, and their numbers in the second column, where that is
+        within bounds: fragment by fragment."""
+        query = f"SELECT data FROM {self._table} WHERE page BETWEEN ? AND ? AND least<=? AND most>=?"
+        for (data,) in self._db.execute(query, (first >> PAGE_BITS, last >> PAGE_BITS, most, least)):
+            ids, second = unpack_groups([data], self._width, 2)
+            is_within = (second >= least) & (second <= most)
+            yield ids[is_within], second[is_within]
 
     def pages(self, after: int = -1) -> Iterator[int]:
         """The numbers of all pages, in order. Pages may change meanwhile."""
@@ -125,18 +156,18 @@ class Pages:
         tags = {tag for (tag,) in self._db.execute(f"SELECT tag {where}", (page,))}
         self._db.execute(f"DELETE {where}", (page,))
         if len(columns[0]):
-            self._put(page, TOP_TIER, tags, columns)
+            self._put(TOP_TIER, tags, columns)
 
     def _entries(self, page: int) -> Relation:
         query = f"SELECT data FROM {self._table} WHERE page=? ORDER BY number"
         return unpack_groups([data for (data,) in self._db.execute(query, (page,))], self._width)
 
-    def _fragments(self, page: int, unless: int | None) -> list[bytes]:
-        """All that is stored of a page, in any order; within each of them, entries are sorted by id."""
-        query = f"SELECT data FROM {self._table} WHERE page=?"
+    def _fragments(self, first: int, last: int, unless: int | None) -> list[bytes]:
+        """All that may hold ids from one to another of a page, in any order; within each, entries are sorted by id."""
+        query = f"SELECT data FROM {self._table} WHERE page=? AND first<=? AND last>=?"
         if unless is not None:
             query += f" AND tag<>{unless:d}"
-        return [data for (data,) in self._db.execute(query, (page,))]
+        return [data for (data,) in self._db.execute(query, (first >> PAGE_BITS, last, first))]
 
 
 def _is_rising(ids: Numbers) -> bool:
@@ -149,6 +180,17 @@ def _spans(sorted_ids: Numbers) -> list[tuple[int, int]]:
     if len(pages) and pages[0] == pages[-1]:
         return [(0, len(pages))]
     return spans_of(groups_of(pages), len(pages))
+
+
+def _cut(starts: Numbers, rows: int) -> Numbers:
+    """Where groups begin if none of them has more than MOST_ENTRIES."""
+    sizes = np.diff(starts, append=rows)
+    if sizes.max() <= MOST_ENTRIES:
+        return starts
+    pieces = -(-sizes // MOST_ENTRIES)
+    firsts = np.cumsum(pieces) - pieces
+    cut: Numbers = np.repeat(starts, pieces) + MOST_ENTRIES * (np.arange(pieces.sum()) - np.repeat(firsts, pieces))
+    return cut
 
 
 def _spread(page: int) -> int:

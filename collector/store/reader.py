@@ -210,20 +210,17 @@ class StoreReader(People):
 
     def sources_of(self, stream: int, from_ts: int, to_ts: int, most: int) -> Numbers | None:
         """The ids of the source vertices of a stream from one time to another; None if there are more than `most`."""
-        found: list[Numbers] = []
+        found = [np.empty(0, "<i8")]
         count = 0
+        bounds = stream << SEQ_BITS, ((stream + 1) << SEQ_BITS) - 1
         with self.moment():
-            first = stream << SEQ_BITS >> PAGE_BITS
-            for page in self._tables.sources.pages(first - 1):
-                if page >= (stream + 1) << SEQ_BITS >> PAGE_BITS:
-                    break
+            for ids, _ in self._tables.sources.between(*bounds, from_ts, to_ts):
                 self.check_time()
-                ids, ts = self._tables.sources.page(page)[:2]
-                found.append(ids[(ts >= from_ts) & (ts <= to_ts)])
-                count += len(found[-1])
+                found.append(ids)
+                count += len(ids)
                 if count > most:
                     return None
-        return np.concatenate(found) if found else np.empty(0, "<i8")
+        return np.concatenate(found)
 
     def is_sent_on(self, stream: int) -> bool:
         """Whether tuples of a stream were sent to other agents."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from collector.store import captured_graph
 from collector.store.errors import StoreUnusable
+from collector.store.packing import unpack_groups
 from collector.store.pages import MIXED
 from collector.store.tables import Tables
 
@@ -144,6 +145,20 @@ ALTER TABLE starts ADD COLUMN status_seen_ms INTEGER;
 ALTER TABLE gaps ADD COLUMN seen_ms INTEGER NOT NULL DEFAULT 0;
 """
 
+_PAGE_TABLES = {"source": 4, "label": 2, "forward": 2, "delivery": 3, "origin": 4, "derived": 2}
+"""And how many columns each has."""
+_BOUNDED = "".join(
+    f"""
+ALTER TABLE {name}_pages ADD COLUMN first INTEGER NOT NULL DEFAULT 0; -- id
+ALTER TABLE {name}_pages ADD COLUMN last INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE {name}_pages ADD COLUMN least INTEGER NOT NULL DEFAULT 0; -- of the second column
+ALTER TABLE {name}_pages ADD COLUMN most INTEGER NOT NULL DEFAULT 0;
+DROP INDEX {name}_pages_by_page;
+CREATE INDEX {name}_pages_by_page ON {name}_pages (page, tier, tag, first, last, least, most);
+"""
+    for name in _PAGE_TABLES
+)
+
 
 def _turn_origins(db: sqlite3.Connection) -> None:
     """What is derived from an origin: so far, only the origins of what is derived were kept."""
@@ -153,14 +168,26 @@ def _turn_origins(db: sqlite3.Connection) -> None:
         tables.derived.add([entries[1][order], entries[0][order]], MIXED)
 
 
+def _bound_fragments(db: sqlite3.Connection) -> None:
+    """From which to which number every fragment goes."""
+    for name, width in _PAGE_TABLES.items():
+        update = f"UPDATE {name}_pages SET first=?, last=?, least=?, most=? WHERE number=?"
+        for (number,) in db.execute(f"SELECT number FROM {name}_pages").fetchall():
+            (data,) = db.execute(f"SELECT data FROM {name}_pages WHERE number=?", (number,)).fetchone()
+            ids, second = unpack_groups([data], width, 2)
+            db.execute(update, (int(ids[0]), int(ids[-1]), int(second.min()), int(second.max()), number))
+
+
 Step = tuple[str, Callable[[sqlite3.Connection], None] | None]
 """Statements, and what has to be done with what is there."""
 STEPS: tuple[Step, ...] = (
     (_GRAPH + _PAGES + _PAYLOADS + _AGENTS + _CAPTURED, None),
     (_KEPT_FOR_A_TIME, None),
     (_ASKED_FOR + captured_graph.TABLES + captured_graph.FILL, _turn_origins),
+    (_BOUNDED, _bound_fragments),
 )
-"""Step n makes version n + 1 of version n. A step that was released is never changed."""
+"""Step n makes version n + 1 of version n. A step that was released is never changed. What has to be done with what is
+there is done to the tables of the last version."""
 
 
 def version_of(db: sqlite3.Connection, path: Path) -> int:
@@ -181,9 +208,10 @@ def version_of(db: sqlite3.Connection, path: Path) -> int:
 
 def migrate(db: sqlite3.Connection, version: int) -> None:
     """Bring a store up to date, within the caller's transaction."""
-    for statements, fill in STEPS[version:]:
+    for statements, _ in STEPS[version:]:
         for statement in statements.split(";"):
             db.execute(statement)
+    for _, fill in STEPS[version:]:
         if fill is not None:
             fill(db)
     db.execute(f"PRAGMA application_id={APPLICATION_ID}")

@@ -7,11 +7,11 @@ from itertools import pairwise
 from pathlib import Path
 from random import Random
 
-import numpy as np
 import pytest
 
 from collector.store import StoreReader, StoreWriter, schema
-from collector.store.pages import Pages
+from collector.store.packing import groups_of, pack_groups
+from collector.store.pages import PAGE_BITS
 from collector.store.vertices import Sent, Sink, Source
 from protocol.chunks import DeliveryChunk
 from protocol.graph import Reason
@@ -152,11 +152,16 @@ def test_a_store_that_knew_one_direction_only_learns_the_other(tmp_path: Path) -
     db.execute("PRAGMA user_version=2")
     pairs = [(each, origin) for each in D for origin in S]
     origins = columns([(*pair, 5, 0) for pair in pairs], "<i8", "<i8", "<i8", "<i8")
-    Pages(db, "origin_pages", 4).add([np.ascontiguousarray(column) for column in origins], 1)
+    starts = groups_of(origins[0] >> PAGE_BITS)
+    fragments = zip((origins[0][starts] >> PAGE_BITS).tolist(), pack_groups(origins, starts), strict=True)
+    db.executemany("INSERT INTO origin_pages (page, tier, tag, data) VALUES (?,0,1,?)", fragments)
     db.commit()
     db.close()
     StoreWriter(path).close()
     with StoreReader(path) as reader:
         assert [(each, origin) for origin, each, _ in reader.derived_of(S)] == sorted(
+            pairs, key=lambda each: each[::-1]
+        )
+        assert [(each, origin) for origin, each, _ in reader.origins_of(D)] == sorted(
             pairs, key=lambda each: each[::-1]
         )
