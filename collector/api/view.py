@@ -15,12 +15,10 @@ from collector.store.payloads import Payload
 from collector.store.people import StreamName
 from collector.store.vertices import Sent, Source, TupleFound
 from protocol.chunks import SEQ_BITS
-from protocol.graph import SinkFlag
 from protocol.records import BEGINNING, END_OF_TIME
 from protocol.wire.sections import Kind
 
 _SEQS = (1 << SEQ_BITS) - 1
-_NOTHING_SPECIAL = SinkFlag(0)
 Node = int | TaskNode | DataNode
 """A vertex: a tuple, a task or data."""
 Shown = dict[str, Any]
@@ -184,15 +182,16 @@ class View:
 
     def _tuple(self, found: TupleFound, said: Payload | None) -> Shown:
         if isinstance(found, Source):
-            state = "alive" if found.label_stamp is None else "expired"
-            kind = "intermediate" if found.is_sent else "source"
-            return self._shown(found.id, kind, found.ts, said, state, found.label_stamp)
+            tuple_id, ts, _, label_stamp, is_sent = found
+            state = "alive" if label_stamp is None else "expired"
+            return self._shown(tuple_id, "intermediate" if is_sent else "source", ts, said, state, label_stamp)
         if isinstance(found, Sent):
             return self._shown(found.id, "intermediate", found.ts, said)
+        tuple_id, ts, _, label_stamp, flags, origins = found
         state = "open"
-        if found.label_stamp is not None:
-            state = "complete" if found.flags is _NOTHING_SPECIAL else "incomplete"
-        return self._shown(found.id, "sink", found.ts, said, state, found.label_stamp, found.origins)
+        if label_stamp is not None:
+            state = "incomplete" if flags else "complete"
+        return self._shown(tuple_id, "sink", ts, said, state, label_stamp, origins)
 
     def _shown(
         self,
@@ -204,8 +203,8 @@ class View:
         label_stamp: int | None = None,
         origins: int | None = None,
     ) -> Shown:
-        of = self._stream(tuple_id >> SEQ_BITS)
-        seq = tuple_id & _SEQS
+        number, seq = tuple_id >> SEQ_BITS, tuple_id & _SEQS
+        of = self._streams.get(number) or self._stream(number)
         return {
             "id": f"{of.prefix}{seq}",
             "kind": kind,

@@ -7,7 +7,8 @@ equal numbers none. Many groups of rows are packed by one pass over the columns:
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -134,6 +135,40 @@ def find_rows(data: bytes, width: int, keys: Numbers, wanted: Collection[int]) -
             found.append(column)
         at += rows * _WIDTHS[code]
     return found
+
+
+def all_rows(data: bytes, width: int) -> Iterator[tuple[int, ...]]:
+    """The rows of a small group: as plain numbers, they take a third of the time that arrays would."""
+    return _rows(data, width, *_head(width).unpack_from(data)) if data else iter(())
+
+
+def rows_between(data: bytes, width: int, first: int, last: int) -> Iterator[tuple[int, ...]]:
+    """The few rows of a group whose first column, which has to be sorted, is from one number to another."""
+    head = _head(width)
+    rows, *numbers = head.unpack_from(data)
+    code, least = numbers[0], numbers[width]
+    if code:
+        keys: Any = np.frombuffer(data, _TYPES[code], rows, head.size)
+        begin, end = bisect_left(keys, first - least), bisect_right(keys, last - least)
+    else:
+        begin, end = 0, rows if first <= least <= last else 0
+    return _rows(data, width, rows, *numbers, begin=begin, end=end) if begin < end else iter(())
+
+
+def _rows(
+    data: bytes, width: int, rows: int, *numbers: int, begin: int = 0, end: int | None = None
+) -> Iterator[tuple[int, ...]]:
+    count = (rows if end is None else end) - begin
+    columns: list[list[int]] = []
+    at = _head(width).size
+    for code, least in zip(numbers[:width], numbers[width:], strict=True):
+        if code:
+            above = np.frombuffer(data, _TYPES[code], count, at + begin * _WIDTHS[code]).tolist()
+            columns.append([least + each for each in above])
+            at += rows * _WIDTHS[code]
+        else:
+            columns.append([least] * count)
+    return zip(*columns, strict=True)
 
 
 def _places(data: bytes, code: int, rows: int, at: int, offsets: Numbers) -> Numbers | None:

@@ -16,20 +16,30 @@ Every fragment has a tag: who wrote it. Writers that never tell a thing twice ne
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterator, Sequence
-from itertools import repeat
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import groupby, repeat
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from collector.store.packing import among, distinct, find_rows, groups_of, pack_groups, spans_of, unpack_groups
+from collector.store.packing import (
+    among,
+    distinct,
+    find_rows,
+    groups_of,
+    pack_groups,
+    rows_between,
+    spans_of,
+    unpack_groups,
+)
 from protocol.chunks import Numbers
 
 PAGE_BITS = 12
 MOST_FRAGMENTS = 64  # half as many more for some pages: streams that fill theirs together need not merge together
 MOST_MERGED_BYTES = 1 << 20
 MOST_ENTRIES = 4096  # of a fragment
+_SPARSE = 8  # so far apart on average, ids are looked for one by one
 TOP_TIER = 2
 MIXED = 0
 """The tag of what several have written."""
@@ -102,6 +112,20 @@ class Pages:
     def find(self, ids: Numbers) -> Relation:
         """All entries of these ids, those of each fragment together."""
         return self._found(ids, None, range(self._width))
+
+    def rows(self, ids: Iterable[int]) -> Iterator[tuple[int, ...]]:
+        """All entries of these ids, which are sorted, row by row: faster for some dozens of them."""
+        for _, of_page in groupby(ids, lambda each: each >> PAGE_BITS):
+            some = list(of_page)
+            first, last = some[0], some[-1]
+            for data in self._fragments(first, last, None):
+                if last - first > _SPARSE * len(some):
+                    found = find_rows(data, self._width, np.array(some, "<i8"), range(self._width))
+                    if found is not None:
+                        yield from zip(*[column.tolist() for column in found], strict=True)
+                else:
+                    wanted = set(some)
+                    yield from (row for row in rows_between(data, self._width, first, last) if row[0] in wanted)
 
     def known(self, ids: Numbers, unless: int | None = None) -> NDArray[np.bool_]:
         """For each id whether there is an entry. `unless`: leave out what this one has written."""

@@ -25,7 +25,7 @@ from collector.store.captured_rows import (
 from collector.store.compared import Comparison, compare
 from collector.store.connection import connect_reader, errors_told
 from collector.store.feed import Change, Cursor
-from collector.store.packing import unpack
+from collector.store.packing import all_rows, unpack
 from collector.store.pages import PAGE_BITS
 from collector.store.payloads import Payload, Payloads
 from collector.store.people import People, Span
@@ -253,10 +253,7 @@ class StoreReader(People):
         """The sources of a sink by id, and what is special about each of them (EdgeFlag)."""
         with self.moment():
             found = self._db.execute("SELECT edges FROM sinks WHERE id=?", (sink,)).fetchone()
-        if not found:
-            return []
-        ids, flags = (column.tolist() for column in unpack(found[0], 2))
-        return sorted(zip(ids, flags, strict=True))
+        return sorted((each, flag) for each, flag in all_rows(found[0], 2)) if found else []
 
     def origin_count(self, sink: int) -> int | None:
         """How many sources a sink has, None if it is no sink."""
@@ -267,7 +264,7 @@ class StoreReader(People):
     def forward(self, source: int) -> list[int]:
         """The sinks of a source, by id."""
         with self.moment():
-            return sorted(self._tables.forward.find(np.array([source], "<i8"))[1].tolist())
+            return sorted(sink for _, sink in self._tables.forward.rows([source]))
 
     def touched(self, sources: Numbers) -> tuple[Numbers, Numbers]:
         """All edges of these sources, as columns of sources and sinks."""

@@ -17,7 +17,7 @@ from protocol.chunks import Numbers
 from protocol.graph import SinkFlag
 
 _AT_ONCE = 500
-_FLAGS = {int(flag): flag for flag in (SinkFlag(0), *SinkFlag)}  # looked up faster than made
+_FLAGS = [SinkFlag(number) for number in range(2 * max(SinkFlag))]  # looked up faster than made
 SINK = "SELECT id, ts, stamp, label_stamp, flags, origins FROM sinks"
 
 
@@ -64,7 +64,7 @@ class Derivation(NamedTuple):
 def sink_of(row: tuple[int, int, int, int | None, int, int]) -> Sink:
     """A row of the table."""
     tuple_id, ts, stamp, label_stamp, flags, origins = row
-    return Sink(tuple_id, ts, stamp, label_stamp, _FLAGS[flags] if flags in _FLAGS else SinkFlag(flags), origins)
+    return Sink(tuple_id, ts, stamp, label_stamp, _FLAGS[flags], origins)
 
 
 def find_tuples(tables: Tables, ids: Iterable[int], likely_sinks: Iterable[int] = ()) -> dict[int, TupleFound]:
@@ -72,19 +72,17 @@ def find_tuples(tables: Tables, ids: Iterable[int], likely_sinks: Iterable[int] 
     sinks, they need not be looked for elsewhere first."""
     found: dict[int, TupleFound] = _find_sinks(tables, likely_sinks)
     left = set(ids).difference(found)
-    sources = [column.tolist() for column in tables.sources.find(np.array(sorted(left), "<i8"))]
-    if sources[0]:
-        labels = tables.labels.find(np.array(sources[0], "<i8"))
-        stamp_of = dict(zip(labels[0].tolist(), labels[1].tolist(), strict=True)).get
-        for each, ts, stamp, sent in zip(*sources, strict=True):
-            found[each] = Source(each, ts, stamp, stamp_of(each), sent == 1)
+    sources = list(tables.sources.rows(sorted(left)))
+    if sources:
+        labels = {row[0]: row[1] for row in tables.labels.rows(sorted(left))}
+        for each, ts, stamp, sent in sources:
+            found[each] = Source(each, ts, stamp, labels.get(each), sent == 1)
         left.difference_update(found)
     if left:
         found |= _find_sinks(tables, left)
         left.difference_update(found)
     if left:
-        sent = tables.deliveries.find(np.array(sorted(left), "<i8"))
-        for each, ts in zip(sent[0].tolist(), sent[1].tolist(), strict=True):
+        for each, ts, _ in tables.deliveries.rows(sorted(left)):
             found[each] = Sent(each, ts)
     return found
 
@@ -93,8 +91,7 @@ def _find_sinks(tables: Tables, ids: Iterable[int]) -> dict[int, TupleFound]:
     found: dict[int, TupleFound] = {}
     for some in _batched(sorted(ids)):
         query = f"{SINK} WHERE id IN ({','.join('?' * len(some))})"
-        for row in tables.db.execute(query, some):
-            found[row[0]] = sink_of(row)
+        found |= {row[0]: sink_of(row) for row in tables.db.execute(query, some)}
     return found
 
 

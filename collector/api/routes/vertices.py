@@ -184,7 +184,9 @@ def _backward(view: View, nodes: list[Node], page: Page, after: object) -> Shown
     if not isinstance(asked, int):
         return _captured_page(view, nodes, page, after, is_backward=True, lost=[])
     reader = view.reader
-    flags: dict[int, list[str]] = {each: _flag_names(flag) for each, flag in reader.edges_of(asked)}
+    flags: dict[int, list[str]] = {
+        each: ["too_deep"] if flag & _TOO_DEEP else [] for each, flag in reader.edges_of(asked)
+    }
     flags |= {each.origin: ["late"] for each in reader.late_of(asked)}
     is_cut = False
     if not flags and reader.origin_count(asked) is None:  # no result, and so it has no edges into it
@@ -217,10 +219,6 @@ def _forward(view: View, nodes: list[Node], page: Page, after: object) -> Shown:
     edges = [shown_edge(shown["id"], result["id"], flags[each]) for each, result in zip(ids, results, strict=True)]
     is_alive = {"alive": True, "expired": False}.get(shown["state"])
     return shown_graph(vertices, edges, following, is_cut, may_touch_more=is_alive)
-
-
-def _flag_names(flag: int) -> list[str]:
-    return ["too_deep"] if flag & _TOO_DEEP else []
 
 
 def _page(of: str, ids: list[int], limit: int, after: object) -> tuple[list[int], str | None]:

@@ -16,7 +16,7 @@ from collector.store.packing import unpack_groups
 from collector.store.pages import PAGE_BITS, Pages
 
 ENDS = (-(1 << 63), (1 << 63) - 1)
-ids = st.integers(0, 3 << PAGE_BITS)
+ids = st.integers(0, 3 << PAGE_BITS) | st.integers(4_000, 4_200)  # far apart, and close to the border of two pages
 entries = st.lists(st.tuples(ids, st.integers(0, 50) | st.sampled_from(ENDS)), min_size=1, max_size=40)
 
 
@@ -49,6 +49,7 @@ def test_what_is_added_is_found(
         assert sorted(zip(*[column.tolist() for column in found], strict=True)) == sorted(
             pair for pair in every if pair[0] in wanted
         )
+        assert sorted(table.rows(sorted(set(wanted)))) == sorted(pair for pair in every if pair[0] in wanted)
         known = {each for each, _ in every}
         assert table.known(np.array(wanted, "<i8")).tolist() == [each in known for each in wanted]
 
