@@ -25,7 +25,7 @@ from collector.store import (
     StoreUnavailable,
     TooSlow,
 )
-from collector.store.captured_rows import BadQuery
+from collector.store.row_query import BadQuery
 
 _LOG = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"

@@ -13,7 +13,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from collector.filters import MOST_STEPS, Comparable, Path, comparable, path_text, restored
-from collector.store.captured_rows import BadQuery, RunKey, WorkflowRow, workflows_at
+from collector.store.captured_rows import RunKey, WorkflowRow, workflows_at
+from collector.store.row_query import BadQuery
 
 MOST_RUNS = 20
 MOST_ATTRIBUTES = 200

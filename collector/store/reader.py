@@ -15,7 +15,6 @@ from collector.store.captured_graph import DataNode
 from collector.store.captured_rows import (
     DataQuery,
     DataRow,
-    Page,
     RunKey,
     TaskQuery,
     TaskRow,
@@ -29,6 +28,7 @@ from collector.store.packing import all_rows, unpack
 from collector.store.pages import PAGE_BITS
 from collector.store.payloads import Payload, Payloads
 from collector.store.people import People, Span
+from collector.store.row_query import Page
 from collector.store.tables import Tables
 from collector.store.vertices import (
     SINK,

@@ -43,7 +43,8 @@ from collector.export import ROW_FORMATS
 from collector.names import BadName, TaskName, WorkflowName, parse_name
 from collector.store import captured_rows, compared
 from collector.store.captured_graph import DataNode, TaskNode
-from collector.store.captured_rows import MOST_FIELDS, MOST_ORDERS, DataQuery, RunKey, TaskQuery, WorkflowQuery
+from collector.store.captured_rows import DataQuery, RunKey, TaskQuery, WorkflowQuery
+from collector.store.row_query import MOST_FIELDS, MOST_ORDERS, Page
 
 router = APIRouter(route_class=CheckedRoute, tags=["captured"])
 Status = Annotated[Literal["running", "finished", "failed"] | None, Query(description="Only those of this status.")]
@@ -171,7 +172,7 @@ def _run(view: View, text: str | None, kind: type[WorkflowName] | type[TaskName]
     return key
 
 
-def _next(of: str, page: captured_rows.Page[Any]) -> str | None:
+def _next(of: str, page: Page[Any]) -> str | None:
     return None if page.next is None else cursors.encode(of, *page.next)
 
 

@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 
 from collector.filters import is_missing, parse_all, parse_path, path_text, value_at
 from collector.store.captured_rows import (
-    MOST_FIELDS,
-    MOST_ORDERS,
-    MOST_ROWS,
-    BadQuery,
     DataQuery,
-    Query,
     TaskQuery,
     TaskRow,
     WorkflowQuery,
@@ -29,6 +24,7 @@ from collector.store.captured_rows import (
     tasks_at,
     workflows_at,
 )
+from collector.store.row_query import MOST_FIELDS, MOST_ORDERS, MOST_ROWS, BadQuery, Query
 from tests.collector.store.captures import Told, begun, data, empty_store, ended, tell, workflow_begun, workflow_ended
 
 

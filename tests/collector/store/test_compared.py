@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from collector.store.captured_rows import BadQuery
 from collector.store.compared import MOST_ATTRIBUTES, MOST_RUNS, Measure, Parameter, RunValue, Transformation, compare
+from collector.store.row_query import BadQuery
 from tests.collector.store.captures import Told, begun, data, empty_store, ended, tell, workflow_begun, workflow_ended
 
 
