@@ -240,8 +240,10 @@ class Device:
         elif message.qos == 2:
             self.send(PubRec(message.msg_id))
             others: list[bytes] = []
-            while decode(datagram := self.receive_bytes()) != PubRel(message.msg_id):
-                others.append(datagram)
+            while (other := decode(datagram := self.receive_bytes())) != PubRel(message.msg_id):
+                # A gateway that has waited for long sends it again: it is the same message until PUBREL.
+                if not (isinstance(other, Publish) and other.dup and other.msg_id == message.msg_id):
+                    others.append(datagram)
             self._put_back.extendleft(reversed(others))
             self.send(PubComp(message.msg_id))
 
