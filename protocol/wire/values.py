@@ -161,7 +161,13 @@ class Payloads:
         return len(self._codes)
 
     def __getitem__(self, place: int) -> Any:
-        return self.values()[place]
+        """One of them; if all have one shape, without the others."""
+        if len(self._groups) > 1:
+            return self.values()[place]
+        ((shape, columns),) = self._groups.values()
+        if shape is None:
+            return columns[0][place]
+        return dict(zip(shape.names, [column[place] for column in columns], strict=True))
 
     def places(self) -> list[int]:
         """The places of their shapes in the table."""
