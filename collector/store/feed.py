@@ -78,7 +78,7 @@ def append(
 def changes(db: sqlite3.Connection, after: Cursor, limit: int) -> Iterator[Change]:
     """At most `limit` changes behind a cursor, with those that are added meanwhile. CursorExpired if some are gone."""
     gone, last = start(db), end(db)
-    if after < gone or after.row > last.row:
+    if after < gone or after > last:
         raise CursorExpired(f"the feed goes from {tuple(gone)} to {tuple(last)}, {tuple(after)} is outside")
     row, seen = (after.row + 1, 0) if after == gone else after
     while limit > 0:
@@ -88,7 +88,10 @@ def changes(db: sqlite3.Connection, after: Cursor, limit: int) -> Iterator[Chang
                 raise CursorExpired(f"row {row} of the feed was removed before it was read")
             return
         kind = ChangeKind(found[0])
-        shown = [column[seen : seen + limit].tolist() for column in _joined(kind, found[2])]
+        columns = list(_joined(kind, found[2]))
+        if seen > len(columns[0]):
+            raise CursorExpired(f"row {row} of the feed has {len(columns[0])} changes, not {seen}")
+        shown = [column[seen : seen + limit].tolist() for column in columns]
         for place, values in enumerate(zip(*shown, strict=True), seen + 1):
             yield Change(Cursor(row, place), kind, found[1], values)
         limit -= len(shown[0])

@@ -112,6 +112,9 @@ class StoreReader(People):
         self._tables = Tables(self._db)
         self._payloads = Payloads(self._db)
         filters.register(self._db)
+        with self.moment():
+            (self.identity,) = self._db.execute("SELECT id FROM identity").fetchone()
+            """Of the store, as long as nothing is put in its place."""
 
     def __enter__(self) -> Self:
         return self

@@ -158,6 +158,10 @@ CREATE INDEX {name}_pages_by_page ON {name}_pages (page, tier, tag, first, last,
 """
     for name in _PAGE_TABLES
 )
+_IDENTITY = """
+CREATE TABLE identity (id TEXT NOT NULL); -- of this store, whatever it is called
+INSERT INTO identity VALUES (lower(hex(randomblob(4))));
+"""
 
 
 def _turn_origins(db: sqlite3.Connection) -> None:
@@ -184,7 +188,7 @@ STEPS: tuple[Step, ...] = (
     (_GRAPH + _PAGES + _PAYLOADS + _AGENTS + _CAPTURED, None),
     (_KEPT_FOR_A_TIME, None),
     (_ASKED_FOR + captured_graph.TABLES + captured_graph.FILL, _turn_origins),
-    (_BOUNDED, _bound_fragments),
+    (_BOUNDED + _IDENTITY, _bound_fragments),
 )
 """Step n makes version n + 1 of version n. A step that was released is never changed. What has to be done with what is
 there is done to the tables of the last version."""

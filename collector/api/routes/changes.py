@@ -1,18 +1,20 @@
 """The live graph as server-sent events: everything that is added, once and in order, from wherever one has stopped.
 
-The id of an event is a place in the change feed. A consumer that comes back says the last one that it has seen
-(Last-Event-ID), and goes on behind it; the first event names the place where a new consumer begins. One watcher for all
-consumers looks whether something was written; each reads by itself, as fast as it can take it.
+The id of an event is a place in the change feed of one store. A consumer that comes back says the last one that it has
+seen (Last-Event-ID), and goes on behind it; the first event names the place where a new consumer begins. One watcher
+for all consumers looks whether something was written; each reads by itself, as fast as it can take it. If another store
+is put in the place of this one, its history is another one: that is told, and places of the old one are gone.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
 
 from collector.api.checked_route import CheckedRoute
@@ -30,6 +32,7 @@ router = APIRouter(route_class=CheckedRoute, tags=["graph"])
 MOST_AT_ONCE = 500
 QUIET_S = 15.0
 RETRY_MS = 1_000
+_ANEW = "begin anew with since=start"
 _NAMES = {
     ChangeKind.SINK: "sink",
     ChangeKind.SOURCE: "source",
@@ -39,11 +42,11 @@ _NAMES = {
     ChangeKind.LATE: "late",
 }
 KindName = Literal["sink", "source", "edge", "sink-label", "source-label", "late"]
-_EVENTS = """id: 12-1
+_EVENTS = """id: 12-1-5f0c27ab
 event: sink
 data: {"id":"accidents-center/accidents@1:0","ts":420000,"stamp":421000}
 
-id: 13-1
+id: 13-1-5f0c27ab
 event: edge
 data: {"origin":"accidents-roadside/reports@1:21","derived":"accidents-center/accidents@1:0","stamp":421000}
 
@@ -62,7 +65,6 @@ data: {"origin":"accidents-roadside/reports@1:21","derived":"accidents-center/ac
     },
 )
 async def follow(
-    request: Request,
     shared: Shared,
     since: Annotated[
         str,
@@ -82,30 +84,33 @@ async def follow(
     complete, a reading has expired), each once and in order. Times are stamps: how far the sinks had come.
 
     `agent` and `stream`: only events about such results or readings."""
-    place = _place(shared, since, last_event_id)
+    store, place = _place(shared, since, last_event_id)
     wanted = {each for each, name in _NAMES.items() if kind is None or name in kind}
-    events = _events(request, shared, place, _Filter(wanted, agent, patterns(stream)))
+    events = _events(shared, store, place, _Filter(wanted, agent, patterns(stream)))
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
     return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
 
-def _place(shared: Context, since: str, last_event_id: str | None) -> Cursor:
-    """Where to begin. A Problem if that is no place, or if what follows it is gone."""
+_ID = re.compile(r"([0-9]{1,18})-([0-9]{1,18})-([0-9a-f]{8})")
+
+
+def _place(shared: Context, since: str, last_event_id: str | None) -> tuple[str, Cursor]:
+    """Where to begin, and in which store. A Problem if that is no place, or if what follows it is gone."""
     reader = shared.readers.quick().reader
     text, field = (last_event_id, "Last-Event-ID") if last_event_id else (since, "since")
     if text in ("start", "end"):
-        return reader.feed_start() if text == "start" else reader.feed_end()
-    row, dash, items = text.partition("-")
-    if not (dash and row.isascii() and row.isdigit() and items.isascii() and items.isdigit() and len(text) < 40):
+        return reader.identity, reader.feed_start() if text == "start" else reader.feed_end()
+    found = _ID.fullmatch(text)
+    if found is None:
         raise bad_field(field, f"{text[:60]!r} is no id of an event: take start, end, or the id of one that was seen")
-    place = Cursor(int(row), int(items))
-    if place.row >= 1 << 63 or place.items >= 1 << 63:
-        raise bad_field(field, "no event has such an id")
+    place = Cursor(int(found[1]), int(found[2]))
+    if found[3] != reader.identity:
+        raise Problem(410, f"{text} is of another store than this one: {_ANEW}", field)
     try:
         next(iter(reader.changes(place, 1)), None)
     except CursorExpired as error:
-        raise Problem(410, f"{error}: begin anew with since=start", field) from error
-    return place
+        raise Problem(410, f"{error}: {_ANEW}", field) from error
+    return reader.identity, place
 
 
 class _Filter:
@@ -115,7 +120,6 @@ class _Filter:
         self._kinds = kinds
         self._agent = agent
         self._patterns = patterns
-        self._streams: dict[int, bool] = {}
 
     def lets_pass(self, view: View, change: Change) -> bool:
         if change.kind not in self._kinds:
@@ -126,32 +130,30 @@ class _Filter:
         return any(self._is_meant(view, each >> SEQ_BITS) for each in ids)
 
     def _is_meant(self, view: View, stream: int) -> bool:
-        found = self._streams.get(stream)
-        if found is None:
-            of = view.stream_of(stream)
-            found = self._agent in (None, of.agent) and (
-                self._patterns is None
-                or any(
-                    each.stream == of.name and each.agent in (None, of.agent) and _is_epoch(each.epoch, of)
-                    for each in self._patterns
-                )
+        of = view.stream_of(stream)
+        return self._agent in (None, of.agent) and (
+            self._patterns is None
+            or any(
+                each.stream == of.name and each.agent in (None, of.agent) and _is_epoch(each.epoch, of)
+                for each in self._patterns
             )
-            self._streams[stream] = found
-        return found
+        )
 
 
 def _is_epoch(wanted: Epoch | None, of: StreamName) -> bool:
     return wanted is None or (of.nonce == wanted.nonce if wanted.number is None else of.epoch == wanted.number)
 
 
-async def _events(request: Request, shared: Context, place: Cursor, wanted: _Filter) -> AsyncIterator[bytes]:
+async def _events(shared: Context, store: str, place: Cursor, wanted: _Filter) -> AsyncIterator[bytes]:
     """Events until the consumer goes, or the application stops."""
-    yield f"retry: {RETRY_MS}\nid: {_id(place)}\nevent: place\ndata: {{}}\n\n".encode()
+    yield f"retry: {RETRY_MS}\nid: {_id(place, store)}\nevent: place\ndata: {{}}\n\n".encode()
     told = place
     while not shared.watcher.has_stopped:
         seen = shared.watcher.version
         try:
-            found, told, after = await shared.readers.ask(partial(_read, place=place, told=told, wanted=wanted))
+            found, told, after = await shared.readers.ask(
+                partial(_read, store=store, place=place, told=told, wanted=wanted)
+            )
         except StoreMissing:
             found, after = b"", place
         except StoreError as error:
@@ -164,20 +166,22 @@ async def _events(request: Request, shared: Context, place: Cursor, wanted: _Fil
             continue
         if told != place:
             # Only what nobody here wants has come: whoever comes back need not pass it again.
-            yield f"id: {_id(place)}\nevent: place\ndata: {{}}\n\n".encode()
+            yield f"id: {_id(place, store)}\nevent: place\ndata: {{}}\n\n".encode()
             told = place
         if not await shared.watcher.wait(seen, QUIET_S):
             yield b": nothing new\n\n"
 
 
-def _read(view: View, place: Cursor, told: Cursor, wanted: _Filter) -> tuple[bytes, Cursor, Cursor]:
+def _read(view: View, store: str, place: Cursor, told: Cursor, wanted: _Filter) -> tuple[bytes, Cursor, Cursor]:
     """The next changes as events, and the places behind the last one that was told and the last one that was read."""
+    if view.reader.identity != store:
+        raise CursorExpired(f"another store was put in the place of this one: {_ANEW}")
     out: list[str] = []
     for change in view.reader.changes(place, MOST_AT_ONCE):
         place = change.cursor
         if wanted.lets_pass(view, change):
             data = json.dumps(_told(view, change), separators=(",", ":"))
-            out.append(f"id: {_id(place)}\nevent: {_NAMES[change.kind]}\ndata: {data}\n\n")
+            out.append(f"id: {_id(place, store)}\nevent: {_NAMES[change.kind]}\ndata: {data}\n\n")
             told = place
     return "".join(out).encode(), told, place
 
@@ -204,5 +208,5 @@ def _told(view: View, change: Change) -> dict[str, Any]:
     return {**told, "stamp": time_or_none(change.stamp)}
 
 
-def _id(place: Cursor) -> str:
-    return f"{place.row}-{place.items}"
+def _id(place: Cursor, store: str) -> str:
+    return f"{place.row}-{place.items}-{store}"

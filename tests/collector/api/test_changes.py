@@ -15,7 +15,10 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from collector.store import StoreReader, StoreWriter
+from collector.api.routes import changes
+from collector.api.view import View
+from collector.names import parse_stream
+from collector.store import Change, ChangeKind, StoreReader, StoreWriter
 from collector.store.feed import Cursor
 from protocol.graph import Reason
 from protocol.records import END_OF_TIME
@@ -88,7 +91,7 @@ def writer(api: ApiService) -> Iterator[StoreWriter]:
 def told(path: Path) -> list[str]:
     """The ids of all events that must come, in order."""
     with closing(StoreReader(path)) as reader:
-        return [f"{row}-{items}" for (row, items), *_ in reader.changes(Cursor(), 1_000_000)]
+        return [f"{row}-{items}-{reader.identity}" for (row, items), *_ in reader.changes(Cursor(), 1_000_000)]
 
 
 def test_a_consumer_that_comes_back_a_hundred_times_sees_everything_once_and_in_order(
@@ -140,7 +143,7 @@ def _follow(api: ApiService, last: str | None, seen: list[Event], most: int) -> 
 
 def _last(api: ApiService) -> str:
     with closing(StoreReader(api.log.parent / "graph.db")) as reader:
-        return "{}-{}".format(*reader.feed_end())
+        return "{}-{}-{}".format(*reader.feed_end(), reader.identity)
 
 
 def ask(api: ApiService, **parameters: Any) -> httpx.Response:
@@ -184,14 +187,59 @@ def test_only_what_is_asked_for_comes(api: ApiService, writer: StoreWriter) -> N
 
 def test_a_place_that_is_none_or_gone_is_a_problem(api: ApiService, writer: StoreWriter) -> None:
     written(writer, 1, Random(1))
-    for place in ("x", "1", "-1-0", "1-", f"{10**30}-1"):
+    row, items, store = _last(api).split("-")
+    for place in (
+        "x",
+        "1",
+        "-1-0",
+        "1-",
+        f"{10**30}-1",
+        "1-1",
+        f"-1-1-{store}",
+        f"{10**30}-1-{store}",
+        f"1-1-{store}0",
+    ):
         response = ask(api, since=place)
         assert (response.status_code, response.json()["errors"][0]["field"]) == (422, "since"), place
-    assert ask(api, since="999-1").status_code == 410
+    for place in (f"999-1-{store}", f"1-99999-{store}", f"{row}-{int(items) + 1}-{store}", "1-1-00000000"):
+        assert ask(api, since=place).status_code == 410, place
     writer.retain(END_OF_TIME)
-    response = CLIENT.get(f"{api.url}/v1/graph/stream", headers={"Last-Event-ID": "1-1"})
+    response = CLIENT.get(f"{api.url}/v1/graph/stream", headers={"Last-Event-ID": f"1-1-{store}"})
     assert (response.status_code, response.headers["content-type"]) == (410, "application/problem+json")
     assert "begin anew" in response.json()["detail"]
+
+
+def test_another_store_in_the_place_of_one_is_told_and_nobody_goes_on_in_its_history(
+    api: ApiService, writer: StoreWriter, tmp_path: Path
+) -> None:
+    written(writer, 1, Random(1))
+    with QuickWriter(tmp_path / "graph.db") as other:
+        for number in range(1, 9):
+            written(other, number, Random(number))
+    with CLIENT.stream("GET", f"{api.url}/v1/graph/stream") as response:
+        lines = response.iter_lines()
+        place = next(line for line in lines if line.startswith("id: "))
+        writer.close()
+        for suffix in ("-wal", "-shm"):
+            api.log.with_name(f"graph.db{suffix}").unlink(missing_ok=True)
+        (tmp_path / "graph.db").rename(api.log.with_name("graph.db"))
+        assert "event: trouble" in lines
+    response = CLIENT.get(f"{api.url}/v1/graph/stream", headers={"Last-Event-ID": place.removeprefix("id: ")})
+    assert response.status_code == 410
+    assert "of another store than this one: begin anew" in response.json()["detail"]
+
+
+def test_a_stream_whose_epoch_is_told_later_is_meant_from_then_on(tmp_path: Path) -> None:
+    path = tmp_path / "graph.db"
+    change = Change(Cursor(1, 1), ChangeKind.SINK, 0, (tuple_id(2, 0), 5))
+    wanted = changes._Filter({ChangeKind.SINK}, None, [parse_stream("pump-7/alerts@3")])
+    with QuickWriter(path) as writer, closing(StoreReader(path)) as reader:
+        writer.write(graph_batch("q", 0, rows=[register_row(2, "alerts", epoch=2)]))
+        view = View(reader)
+        assert not wanted.lets_pass(view, change)
+        writer.write(graph_batch("q", 1, rows=[register_row(2, "alerts", epoch=3)]))
+        view.refresh()
+        assert wanted.lets_pass(view, change)
 
 
 def test_streams_end_when_the_server_stops(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def places(store: Path) -> list[str]:
     """The ids of all events that the store has."""
     with closing(open_store(f"sqlite:///{store}").reader()) as reader:
         found = [each.cursor for each in reader.changes(reader.feed_start(), 1_000_000)]
-    return [f"{each.row}-{each.items}" for each in found]
+        return [f"{each.row}-{each.items}-{reader.identity}" for each in found]
 
 
 def test_it_begins_where_it_is_asked_to_and_stops_after_so_many(api: Api) -> None:
