@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+import logging
 
 from collector.api.readers import Readers
 from collector.store import StoreError
 
+_LOG = logging.getLogger(__name__)
 LOOK_S = 0.1
 
 
@@ -31,9 +32,13 @@ class Watcher:
         while True:
             await asyncio.sleep(self._look_s)
             found: object = None
-            with suppress(StoreError):
+            try:
                 view = self._readers.quick()
                 found = view.serial, view.version
+            except StoreError:
+                pass  # those who ask are told
+            except Exception:
+                _LOG.exception("the store cannot be looked at")  # all would wait in vain if it gave up
             if found != self._known:
                 self._known = found
                 self._wake()

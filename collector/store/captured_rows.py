@@ -184,6 +184,15 @@ def _id(kind: str, key: str) -> str:
     return f"'{kind}:' || s.agent || '@' || coalesce(s.epoch, printf('~%x', s.nonce)) || ':' || {key}"
 
 
+_LONGEST_MS = 1 << 53  # in JSON, too, everybody reads such a number as it is
+
+
+def elapsed_sql(table: str) -> str:
+    """How long a run took; nothing if its clock has said nonsense: SQLite would make other numbers of that."""
+    elapsed = f"{table}.ended_ts - {table}.begun_ts"
+    return f"CASE WHEN {elapsed} BETWEEN -{_LONGEST_MS} AND {_LONGEST_MS} THEN {elapsed} END"
+
+
 def _run_columns(table: str) -> dict[str, Column]:
     """What tasks and workflows have in common."""
     return {
@@ -194,14 +203,14 @@ def _run_columns(table: str) -> dict[str, Column]:
         "status": Column(f"coalesce({table}.status, 'running')"),
         "begun_ms": Column(f"{table}.begun_ts", is_number=True),
         "ended_ms": Column(f"{table}.ended_ts", is_number=True),
-        "elapsed_ms": Column(f"{table}.ended_ts - {table}.begun_ts", is_number=True),
+        "elapsed_ms": Column(elapsed_sql(table), is_number=True),
         "error": Column(f"nullif({table}.error, '')"),
     }
 
 
 _START = "s.agent, s.nonce, s.epoch"
 _ENDED = (
-    "{0}.begun_ts, {0}.ended_ts, {0}.ended_ts - {0}.begun_ts, coalesce({0}.status, 'running'), nullif({0}.error, '')"
+    f"{{0}}.begun_ts, {{0}}.ended_ts, {elapsed_sql('{0}')}, coalesce({{0}}.status, 'running'), nullif({{0}}.error, '')"
 )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from collector.filters import MOST_STEPS, Comparable, Path, comparable, path_text, restored
-from collector.store.captured_rows import RunKey, WorkflowRow, workflows_at
+from collector.store.captured_rows import RunKey, WorkflowRow, elapsed_sql, workflows_at
 from collector.store.row_query import BadQuery
 
 MOST_RUNS = 20
@@ -104,10 +104,11 @@ def compare(db: sqlite3.Connection, runs: Sequence[RunKey]) -> Comparison:
 _Name = tuple[Literal["workflow", "used"], str | None, Path]
 _MISSING = object()
 _VARIES = object()
-_FIGURES = """SELECT transformation, count(*) FILTER (WHERE ended_ts IS NULL),
+_FIGURES = f"""SELECT transformation, count(*) FILTER (WHERE ended_ts IS NULL),
 count(*) FILTER (WHERE status = 'finished'), count(*) FILTER (WHERE status = 'failed'),
-sum(ended_ts - begun_ts), avg(ended_ts - begun_ts), min(ended_ts - begun_ts), max(ended_ts - begun_ts)
-FROM tasks WHERE start = ? AND workflow = ? GROUP BY transformation ORDER BY transformation"""
+CASE WHEN count(elapsed) THEN CAST(total(elapsed) AS INTEGER) END, avg(elapsed), min(elapsed), max(elapsed)
+FROM (SELECT *, {elapsed_sql("tasks")} AS elapsed FROM tasks WHERE start = ? AND workflow = ?)
+GROUP BY transformation ORDER BY transformation"""
 _DATA = """SELECT tasks.transformation, tasks.ended_ts, tasks.key, place, generated, attributes FROM tasks
 CROSS JOIN data ON data.start = tasks.start AND data.task = tasks.key WHERE tasks.start = ? AND tasks.workflow = ?"""
 

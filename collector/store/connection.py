@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
+
+import msgspec
 
 from collector.store.errors import StoreError, StoreMissing, StoreUnavailable, StoreUnusable, TooSlow
 from collector.store.schema import STEPS, migrate, version_of
@@ -25,21 +29,26 @@ _MAY_PASS = {
 }
 
 
+DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError, json.JSONDecodeError, msgspec.DecodeError, struct.error)
+"""What reading raises if what is stored is not what was written, and other faults of the database. SQLite looks at how
+its pages hang together, not at what is in them."""
+
+
 @contextmanager
 def errors_told(path: Path) -> Iterator[None]:
     """SQLite's errors as those of the store."""
     try:
         yield
-    except sqlite3.DatabaseError as error:
+    except DAMAGE as error:
         raise store_error(path, error) from error
 
 
-def store_error(path: Path, error: sqlite3.DatabaseError) -> StoreError:
-    """An error of SQLite as one of the store."""
+def store_error(path: Path, error: Exception) -> StoreError:
+    """One of DAMAGE as an error of the store."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the rest is detail
     if code == sqlite3.SQLITE_INTERRUPT:
         return TooSlow("the answer takes too long")
-    if code == sqlite3.SQLITE_CORRUPT:
+    if code == sqlite3.SQLITE_CORRUPT or not isinstance(error, sqlite3.Error):
         return StoreUnusable(
             f"{path} is damaged ({error}): put back a copy, together with that of its checkpoint, or take a new "
             "--store and a new --checkpoint, which replays the log"

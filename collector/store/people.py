@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple, cast
 
-from collector.store.connection import store_error
+from collector.store.connection import DAMAGE, store_error
 from collector.store.errors import TooSlow
 from collector.store.nonces import signed, unsigned
 from protocol.ids import StreamId
@@ -149,7 +149,7 @@ class Moment:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if self._is_outermost and self._db.in_transaction:
             self._db.execute("ROLLBACK")  # nothing was written
-        if isinstance(error, sqlite3.DatabaseError):
+        if isinstance(error, DAMAGE):
             raise store_error(self._path, error) from error
 
 

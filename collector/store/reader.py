@@ -24,7 +24,7 @@ from collector.store.captured_rows import (
 from collector.store.compared import Comparison, compare
 from collector.store.connection import connect_reader, errors_told
 from collector.store.feed import Change, Cursor
-from collector.store.packing import all_rows, unpack
+from collector.store.packing import all_rows, distinct, unpack
 from collector.store.pages import PAGE_BITS
 from collector.store.payloads import Payload, Payloads
 from collector.store.people import People, Span
@@ -212,18 +212,23 @@ class StoreReader(People):
         return {slot: begun for slot, begun, _ in rows}, {slot: failed for slot, _, failed in rows}
 
     def sources_of(self, stream: int, from_ts: int, to_ts: int, most: int) -> Numbers | None:
-        """The ids of the source vertices of a stream from one time to another; None if there are more than `most`."""
-        found = [np.empty(0, "<i8")]
-        count = 0
+        """The ids of the source vertices of a stream from one time to another, and of readings that came too late to be
+        one; None if there are more than `most`."""
         bounds = stream << SEQ_BITS, ((stream + 1) << SEQ_BITS) - 1
         with self.moment():
+            query = (
+                "SELECT DISTINCT origin FROM late WHERE origin BETWEEN ? AND ? AND origin_ts BETWEEN ? AND ? LIMIT ?"
+            )
+            late = self._db.execute(query, (*bounds, from_ts, to_ts, most + 1)).fetchall()
+            found = [np.array([each for (each,) in late], "<i8")]
+            count = len(late)
             for ids, _ in self._tables.sources.between(*bounds, from_ts, to_ts):
                 self.check_time()
                 found.append(ids)
                 count += len(ids)
                 if count > most:
                     return None
-        return np.concatenate(found)
+        return distinct(np.concatenate(found)) if count <= most else None
 
     def is_sent_on(self, stream: int) -> bool:
         """Whether tuples of a stream were sent to other agents."""

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from collector import ingest as incoming
 from collector.api.checked_route import CheckedRoute
-from collector.api.context import Shared, reply
+from collector.api.context import Context, Shared, reply
 from collector.api.problems import Problem, responses
 from collector.api.rows import Ingested
 
@@ -62,6 +62,7 @@ async def take(request: Request, shared: Shared) -> Response:
     body = await _body(request)
     try:
         document = await asyncio.to_thread(read, body)
+        _check_name(shared, document.agent)
         accepted = await incoming.ingest(shared.link, document)
     except incoming.BadDocument as error:
         raise Problem(422, error.reason, error.field or "body") from error
@@ -74,6 +75,13 @@ async def take(request: Request, shared: Shared) -> Response:
     except incoming.NotAcknowledged as error:
         raise Problem(504, str(error)) from error
     return reply(Ingested(next_batch=accepted.next_batch, duplicate_agent=accepted.duplicate_agent))
+
+
+def _check_name(shared: Context, agent: str) -> None:
+    """A run closes whatever ran before under its name: a device would lose what it says from then on."""
+    known = shared.presence.state_of(agent).state
+    if known != "unknown":
+        raise Problem(409, f"{agent} is a device, and {known}: a job needs a name of its own", "agent")
 
 
 async def _body(request: Request) -> bytes:
