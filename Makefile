@@ -48,7 +48,7 @@ fast: setup ## Compile the stream engine into build/fast and test that build
 
 soak: setup ## Run the long tests
 	$(BIN)/python -m pytest -m soak -rP --timeout=7200
-	$(BIN)/python -m pytest -n 2 --hypothesis-profile=soak --timeout=7200 tests/protocol tests/edge_agent tests/collector/store tests/spark_jobs
+	$(BIN)/python -m pytest -n 2 --hypothesis-profile=soak --timeout=7200 tests/protocol tests/edge_agent tests/collector/store tests/collector/export tests/collector/api/test_graph_questions.py tests/spark_jobs
 
 lock: ## Regenerate requirements.lock (ARGS=--upgrade for newer versions)
 	python3 -m venv build/lock

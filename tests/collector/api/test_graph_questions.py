@@ -19,7 +19,7 @@ from tests.support.told_log import Log
 
 LEVELS = 3
 fleets = scenarios(Spice(agents=(1, 2, 3, 4), operators=5, parts=True))
-some_examples = settings(max_examples=max(10, settings().max_examples // 8))
+some_examples = settings(max_examples=max(6, settings().max_examples // 16))
 """An example is a whole fleet, and a store."""
 
 

@@ -34,7 +34,7 @@ from tests.collector.store.graphs import QuickWriter
 
 Operation = APIOperation[Any, Any, Any, Any]
 Question = Case[Operation]
-A_FEW = settings(max_examples=4, suppress_health_check=list(HealthCheck), phases=[Phase.generate, Phase.shrink])
+A_FEW = settings(max_examples=2, suppress_health_check=list(HealthCheck), phases=[Phase.generate, Phase.shrink])
 MANY = settings(A_FEW, max_examples=1_000, derandomize=False)
 TAGS = ("graph", "captured", "fleet", "troubles", "statistics", "ingest", "operations")
 IDS = [*KNOWN, "car/readings@1:99999", "task:pi-1@1:99", "data:training/out-0"]

@@ -32,13 +32,13 @@ def rows(document: bytes) -> Iterator[dict[str, Any]]:
         yield {name: int(cell) if cell is not None and name in INTEGERS else cell for name, cell in told.items()}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=max(20, settings().max_examples // 10))
 @given(graphs())
 def test_read_again_it_is_the_graph(graph: Graph) -> None:
     check(graph_of_rows(rows(export(graph, "csv"))), graph)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=max(20, settings().max_examples // 10))
 @given(graphs())
 def test_no_cell_is_a_formula(graph: Graph) -> None:
     for line in cells(export(graph, "csv")):

@@ -48,7 +48,7 @@ def without_what_xml_cannot_hold(graph: Graph) -> Graph:
     return graph.model_copy(update={"vertices": vertices})
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=max(20, settings().max_examples // 10))
 @given(graphs())
 def test_read_again_it_is_the_graph(graph: Graph) -> None:
     document = export(graph, "graphml", title="what\0ever & <more>")

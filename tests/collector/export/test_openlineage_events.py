@@ -114,13 +114,13 @@ def runs(found: list[Event], state: RunState | None = None) -> list[RunEvent]:
     return [each for each in found if isinstance(each, RunEvent) and state in (None, each.eventType)]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=max(20, settings().max_examples // 10))
 @given(graphs())
 def test_read_again_they_are_the_graph(graph: Graph) -> None:
     check(graph_of(read(export(graph, "openlineage"))), graph)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=max(20, settings().max_examples // 10))
 @given(graphs())
 def test_inputs_and_outputs_say_what_tasks_used_and_generated(graph: Graph) -> None:
     task_ids = {edge.derived if edge.relation == "used" else edge.origin for edge in graph.edges}

@@ -19,7 +19,7 @@ def read(document: bytes) -> Any:
     return pq.read_table(pa.BufferReader(document))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=max(20, settings().max_examples // 10))
 @given(graphs())
 def test_read_again_it_is_the_graph(graph: Graph) -> None:
     check(graph_of_rows(read(export(graph, "parquet")).to_pylist()), graph)

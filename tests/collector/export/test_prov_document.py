@@ -71,7 +71,7 @@ def vertex_of(record: ProvRecord) -> dict[str, Any]:
     return found
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=max(20, settings().max_examples // 10))
 @given(graphs())
 def test_both_notations_read_again_are_the_graph_and_equal(graph: Graph) -> None:
     documents = [read(export(graph, format), format) for format in READ_AS]
@@ -86,7 +86,7 @@ def test_graphs_as_they_are(graph: Graph) -> None:
         check(graph_of(read(export(graph, format), format)), graph)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=max(20, settings().max_examples // 10))
 @given(graphs())
 def test_prov_json_is_what_its_schema_asks_for(graph: Graph) -> None:
     SCHEMA.validate(json.loads(export(graph, "prov-json")))

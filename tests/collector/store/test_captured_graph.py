@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections import defaultdict
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.store.captured_graph import (
@@ -25,6 +25,8 @@ from protocol.events import UNKNOWN, Dependency, Event, TaskBegun, TaskEnded, Wo
 from tests.collector.store.captures import Told, begun, captures, data, empty_store, ended, tell, workflow_begun
 
 STARTS = (1, 2, 3)
+
+some_examples = settings(max_examples=max(25, settings().max_examples // 4))
 
 
 class Oracle:
@@ -93,6 +95,7 @@ def every_node() -> list[Node]:
 
 
 @given(captures())
+@some_examples
 def test_every_edge_is_found_from_both_ends(told: list[Told]) -> None:
     db, oracle = empty_store(), Oracle(told)
     tell(db, told)
@@ -110,6 +113,7 @@ def test_every_edge_is_found_from_both_ends(told: list[Told]) -> None:
 
 
 @given(captures(), st.integers(0, 5))
+@some_examples
 def test_no_more_edges_than_asked_for(told: list[Told], limit: int) -> None:
     db, oracle = empty_store(), Oracle(told)
     tell(db, told)
@@ -128,6 +132,7 @@ def _contents(db: sqlite3.Connection) -> list[list[tuple[object, ...]]]:
 
 
 @given(captures())
+@some_examples
 def test_a_store_of_before_is_filled_with_what_would_have_been_told(told: list[Told]) -> None:
     db = empty_store()
     tell(db, told)

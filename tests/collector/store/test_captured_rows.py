@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.filters import is_missing, parse_all, parse_path, path_text, value_at
@@ -247,6 +247,7 @@ VALUES = st.sampled_from(
 ATTRIBUTES = st.dictionaries(st.sampled_from("pq"), VALUES, max_size=2)
 FIELDS = ["used.p", "used.q", "generated.p", "begun_ms", "elapsed_ms", "name", "transformation"]
 SOME_FIELDS = st.lists(st.sampled_from(FIELDS), max_size=2, unique=True)
+some_examples = settings(max_examples=max(25, settings().max_examples // 4))
 
 
 @st.composite
@@ -347,6 +348,7 @@ def queries(draw: st.DrawFn) -> TaskQuery:
 
 
 @given(tasks(), queries())
+@some_examples
 def test_all_pages_together_are_all_rows_in_order(told: list[Told], query: TaskQuery) -> None:
     db = empty_store()
     tell(db, told)
@@ -365,6 +367,7 @@ def test_all_pages_together_are_all_rows_in_order(told: list[Told], query: TaskQ
 
 
 @given(tasks(), tasks(), SOME_FIELDS, st.integers(1, 3))
+@some_examples
 def test_rows_that_are_added_move_no_others(told: list[Told], more: list[Told], order: list[str], limit: int) -> None:
     db = empty_store()
     tell(db, told)

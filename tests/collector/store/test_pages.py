@@ -36,7 +36,7 @@ def add(table: Pages, told: list[tuple[int, int]]) -> None:
 
 
 @given(st.lists(entries, max_size=8), st.lists(ids, max_size=20), st.integers(1, 9), st.sampled_from([2, 64]))
-@settings(max_examples=60)
+@settings(max_examples=max(30, settings().max_examples // 3))
 def test_what_is_added_is_found(
     batches: list[list[tuple[int, int]]], wanted: list[int], most_entries: int, most_fragments: int
 ) -> None:
@@ -61,7 +61,7 @@ def test_what_is_added_is_found(
     st.integers(-1, 51) | st.sampled_from(ENDS),
     st.integers(-1, 51) | st.sampled_from(ENDS),
 )
-@settings(max_examples=60)
+@settings(max_examples=max(30, settings().max_examples // 3))
 def test_what_is_between_bounds_of_the_second_column(
     batches: list[list[tuple[int, int]]], first_page: int, last_page: int, least: int, most: int
 ) -> None:

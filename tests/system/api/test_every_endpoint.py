@@ -494,6 +494,9 @@ def check_what_others_ingest_is_in_the_graph_soon(chain: Chain) -> None:
     first = document(
         0, *readings, delivery(0, 5_000, (0, 0), (1, 1_000)), {"progress": {"stream": "alerts", "watermark": 5_000}}
     )
+    for device in (CENTER, LIVE):
+        response = chain.client.post("/v1/ingest", json={**first, "agent": device})
+        assert (response.status_code, response.json()["errors"][0]["field"]) == (409, "agent"), response.text
     response = chain.client.post("/v1/ingest", json=first)
     assert (response.status_code, response.json()) == (200, {"next_batch": 1, "duplicate_agent": False})
     assert chain.client.post("/v1/ingest", json=first).json()["next_batch"] == 1, "it is taken once"
