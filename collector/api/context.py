@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from collector.api.metrics import Metrics
 from collector.api.models import Graph
-from collector.api.readers import Readers
+from collector.api.readers import Readers, asked_by
 from collector.api.view import Shown, View
 from collector.api.watcher import Watcher
 from collector.export import FORMATS, Format, export, export_rows
@@ -52,6 +52,7 @@ class Context:
 def context_of(request: Request) -> Context:
     """The context of the application that a request has come to."""
     found: Context = request.app.state.context
+    asked_by.set(request.receive)
     return found
 
 

@@ -1,20 +1,23 @@
 """Readers of the store for many requests at a time.
 
 What takes microseconds is read on the event loop, by a reader of its own: a thread would cost more than the answer.
-What may take longer is read in threads, by readers that wait in a pool, and is given up after a time. A store that is
-replaced, or that comes only later, is opened anew.
+What may take longer is read in threads, by readers that wait in a pool, and is given up after a time, or when the one
+who asks has gone. A store that is replaced, or that comes only later, is opened anew.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from threading import Lock
 from time import monotonic
 from typing import TypeVar
 
 from anyio import CapacityLimiter, to_thread
+from starlette.types import Receive
 
 from collector.api.view import View
 from collector.store import StoreMissing, StoreReader, StoreUnavailable, TooSlow
@@ -27,6 +30,47 @@ LONGEST_S = 10.0
 
 
 Identity = tuple[int, int]
+asked_by: ContextVar[Receive | None] = ContextVar("asked_by", default=None)
+"""What comes from the client whose request is being answered."""
+_GONE = "whoever has asked has gone"
+
+
+class _UnderWay:
+    """A question that may be ended from outside, while somebody reads for it or before."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._view: View | None = None
+        self._is_over = False
+
+    @contextmanager
+    def read_by(self, view: View) -> Iterator[None]:
+        """TooSlow if nobody waits for the answer any more."""
+        with self._lock:
+            if self._is_over:
+                raise TooSlow(_GONE)
+            self._view = view
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._view = None  # others may read with it next
+
+    def end(self) -> None:
+        """Nobody waits for the answer any more."""
+        with self._lock:
+            self._is_over = True
+            if self._view is not None:
+                self._view.reader.give_up()
+
+
+async def _gone(receive: Receive | None) -> None:
+    """Return when a client has gone."""
+    if receive is None:
+        await asyncio.Event().wait()  # nobody can go
+        return
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 class Readers:
@@ -61,17 +105,33 @@ class Readers:
         if self._asked >= MOST_READERS + MOST_WAITING:
             raise StoreUnavailable(f"{MOST_WAITING} questions wait for an answer already")
         give_up_at = monotonic() + self._longest_s
+        under_way = _UnderWay()
         self._asked += 1
+        asking = asyncio.create_task(
+            to_thread.run_sync(self._answer, question, give_up_at, under_way, limiter=self._limiter)
+        )
+        leaving = asyncio.create_task(_gone(asked_by.get()))
         try:
-            return await to_thread.run_sync(self._answer, question, give_up_at, limiter=self._limiter)
+            await asyncio.wait((asking, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                raise TooSlow(_GONE)
+            return asking.result()
         finally:
+            under_way.end()
+            leaving.cancel()
+            asking.cancel()  # if it still waits for its turn
             self._asked -= 1
 
-    def _answer(self, question: Callable[[View], Answer], give_up_at: float) -> Answer:
+    def _answer(self, question: Callable[[View], Answer], give_up_at: float, under_way: _UnderWay) -> Answer:
         left_s = give_up_at - monotonic()
         if left_s < -_WAITED_S:
             raise TooSlow("others were asked before, and took all the time")
-        with self._taken() as view, view.reader.within(left_s), view.reader.moment():
+        with (
+            self._taken() as view,
+            view.reader.within(left_s),
+            under_way.read_by(view),
+            view.reader.moment(),
+        ):
             view.refresh()
             return question(view)
 
