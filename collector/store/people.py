@@ -77,6 +77,8 @@ _START = (
     " end_ts, clock_ms, status_seen_ms, status FROM starts"
 )
 
+_OF_AGENT = f"{_START} WHERE agent=? ORDER BY last_seen_ms"
+
 
 def _start(row: tuple[Any, ...]) -> Start:
     name, nonce, *rest, status = row
@@ -236,7 +238,7 @@ class People:
 
     def starts_of(self, agent: str) -> list[Start]:
         """All starts of an agent, oldest first."""
-        rows = self._rows(f"{_START} WHERE agent=? ORDER BY last_seen_ms, epoch, number", agent)
+        rows = self._rows(f"{_OF_AGENT}, epoch, number", agent)
         return [_start(row) for row in rows]
 
     def start_named(self, number: int) -> tuple[str, int, int | None]:
@@ -262,7 +264,7 @@ class People:
                 f"SELECT DISTINCT agent FROM starts WHERE agent > ? AND {where} ORDER BY agent", (after, *values)
             )
             for (each,) in names:
-                newest = self.starts_of(each)[-1]
+                (newest,) = map(_start, self._rows(f"{_OF_AGENT} DESC, epoch DESC, number DESC LIMIT 1", each))
                 if seen.first_ms <= newest.last_seen_ms <= seen.last_ms:
                     found.append(newest)
                 if len(found) == limit:
