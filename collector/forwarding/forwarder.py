@@ -83,8 +83,8 @@ class Forwarder:
         self._tell("forwarder stopped")
 
     def stop(self) -> None:
-        """End after the group that is under way, or, if the other system takes nothing, without it. Only sets a flag,
-        and so may be called in a signal's handler."""
+        """End after the group that is under way, or, if the other system does not take it soon, without it. Only sets a
+        flag, and so may be called in a signal's handler."""
         self._is_stopping = True
 
     def close(self) -> None:
