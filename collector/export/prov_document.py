@@ -7,47 +7,37 @@ numbers and texts with the type that they have, anything else as JSON, which the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from prov.constants import PROV, PROV_TYPE
 from prov.identifier import Namespace, QualifiedName
-from prov.model import Literal, ProvDocument
+from prov.model import ProvDocument
 
-from collector.api.models import Graph, Relation, TaskVertex, Vertex, WorkflowVertex
-from collector.export.naming import NAMESPACE, SURROGATE, local_name
-from collector.export.values import as_date, fields_of, json_text, plain, values_of
+from collector.api.models import Graph, TaskVertex, Vertex, WorkflowVertex
+from collector.export.naming import local_name
+from collector.export.prov_terms import RELATE, new_document, spread, written
+from collector.export.values import as_date, fields_of, values_of
 
 Attributes = list[tuple[QualifiedName, Any]]
 
 # No id has this name: in the names of ids, + is encoded.
 _CUT = "+cut"
 
-_RELATE: dict[Relation, Callable[..., object]] = {
-    "wasDerivedFrom": ProvDocument.wasDerivedFrom,
-    "used": ProvDocument.used,
-    "wasGeneratedBy": ProvDocument.wasGeneratedBy,
-    "wasInformedBy": ProvDocument.wasInformedBy,
-    "wasAssociatedWith": ProvDocument.wasAssociatedWith,
-}
-
 
 def prov_json(graph: Graph) -> bytes:
     """The graph as PROV-JSON."""
-    return _serialized(graph, "json")
+    return written(document(graph), "json")
 
 
 def prov_n(graph: Graph) -> bytes:
     """The graph as PROV-N."""
-    return _serialized(graph, "provn")
+    return written(document(graph), "provn")
 
 
 def document(graph: Graph) -> ProvDocument:
     """The graph as PROV. If there is more than is shown, an entity of the type tl:cut says so."""
-    # A namespace keeps all names that it has made: one per document, so that they go when it goes.
-    tl = Namespace("tl", NAMESPACE)
-    made = ProvDocument()
-    made.add_namespace(tl)
+    made, tl = new_document()
     for vertex in graph.vertices:
         _add_vertex(made, tl, vertex)
     # The library writes what is said twice in a way that the schema of PROV-JSON does not allow.
@@ -55,19 +45,13 @@ def document(graph: Graph) -> ProvDocument:
         (edge.derived, edge.origin, edge.relation, frozenset(edge.flags)) for edge in graph.edges
     ):
         ends = tl[local_name(derived)], tl[local_name(origin)]
-        _RELATE[relation](made, *ends, other_attributes=[(tl["flag"], flag) for flag in sorted(flags)])
+        RELATE[relation](made, *ends, other_attributes=[(tl["flag"], flag) for flag in sorted(flags)])
     if graph.truncated or graph.next is not None:
         attributes: Attributes = [(PROV_TYPE, tl["cut"]), (tl["truncated"], graph.truncated)]
         if graph.next is not None:
             attributes.append((tl["next"], graph.next))
         made.entity(tl[_CUT], attributes)
     return made
-
-
-def _serialized(graph: Graph, format: str) -> bytes:
-    text = document(graph).serialize(format=format)
-    assert text is not None  # it is None only where a file is named to write to
-    return text.encode()
 
 
 def _add_vertex(made: ProvDocument, tl: Namespace, vertex: Vertex) -> None:
@@ -86,17 +70,6 @@ def _attributes(tl: Namespace, vertex: Vertex) -> Iterator[tuple[QualifiedName, 
     free = {field.name for field in fields_of(type(vertex)) if field.is_free}
     for name, value in values_of(vertex).items():
         if name in free:
-            value = plain(value)
-            if isinstance(value, dict) and value:
-                yield from ((tl[local_name(f"{name}.{key}")], _literal(tl, each)) for key, each in value.items())
-            else:
-                yield tl[name], _literal(tl, value)
+            yield from spread(tl, name, value)
         elif name != "kind":
             yield tl[name], value
-
-
-def _literal(tl: Namespace, value: Any) -> Any:
-    """A number or a text as it is, which the library gives a type of XML Schema; anything else as JSON."""
-    if isinstance(value, (bool, int, float)) or (isinstance(value, str) and not SURROGATE.search(value)):
-        return value
-    return Literal(json_text(value), tl["json"])

@@ -28,7 +28,8 @@ from collector.plain import as_json
 from protocol.events import DataItem, Event, TaskBegun, TaskEnded, WorkflowBegun
 from protocol.wire.sections import Kind
 
-MOST_TASKS = 10_000  # that are remembered: those under way, and those that others may depend on
+MOST_RUNNING = 10_000  # tasks that have not ended
+MOST_ENDED = 1_000  # that others may still depend on: which ones nobody says, and all are written with each position
 MOST_WORKFLOWS = 1_000
 MOST_TRANSFORMATIONS = 100  # of a dataflow; it begins anew with the next one
 MOST_ATTRIBUTES = 200  # of a set; what a user names beyond that is told in one
@@ -131,7 +132,8 @@ class DfAnalyzer:
         self._url = url.rstrip("/")
         self._declared: dict[str, None] = {}
         self._workflows: dict[_TaskKey, str] = {}
-        self._tasks: dict[_TaskKey, _Task] = {}
+        self._running: dict[_TaskKey, _Task] = {}
+        self._ended: dict[_TaskKey, str] = {}  # with their transformations
         self._dataflows: dict[str, _Dataflow] = {}
 
     def requests(self, entries: Sequence[Entry]) -> Iterator[Request]:
@@ -144,13 +146,15 @@ class DfAnalyzer:
     def memory(self) -> Any:
         return {
             "workflows": [[*key, id] for key, id in self._workflows.items()],
-            "tasks": [[*key, *task] for key, task in self._tasks.items()],
+            "running": [[*key, *task] for key, task in self._running.items()],
+            "ended": [[*key, transformation] for key, transformation in self._ended.items()],
             "dataflows": [[each.workflow, each.transformations, each.tag] for each in self._dataflows.values()],
         }
 
     def recall(self, memory: Any) -> None:
         self._workflows = {_TaskKey(*key): id for *key, id in memory["workflows"]}
-        self._tasks = {_TaskKey(*row[:3]): _Task(*row[3:]) for row in memory["tasks"]}
+        self._running = {_TaskKey(*row[:3]): _Task(*row[3:]) for row in memory["running"]}
+        self._ended = {_TaskKey(*key): transformation for *key, transformation in memory["ended"]}
         self._dataflows = {
             workflow: _Dataflow(
                 workflow, {name: (dict(used), dict(generated)) for name, (used, generated) in made.items()}, tag
@@ -164,8 +168,10 @@ class DfAnalyzer:
             _keep(self._workflows, key, event.id, MOST_WORKFLOWS)
         elif isinstance(event, TaskBegun):
             yield from self._begin(entry, event)
-        elif isinstance(event, TaskEnded) and key in self._tasks:
-            yield from self._end(entry, event, self._tasks[key])
+        elif isinstance(event, TaskEnded) and key in self._running:
+            task = self._running.pop(key)
+            _keep(self._ended, key, task.transformation, MOST_ENDED)
+            yield from self._end(entry, event, task)
         else:
             self.skipped["task_ended" if isinstance(event, TaskEnded) else "workflow_ended"] += 1
 
@@ -178,7 +184,7 @@ class DfAnalyzer:
         dataflow.learn(transformation, event.used, ())
         yield from self._declaration(dataflow)
         task = _Task(of, transformation, event.ts, dataflow.tag)
-        _keep(self._tasks, _TaskKey(entry.agent, entry.nonce, event.key), task, MOST_TASKS)
+        _keep(self._running, _TaskKey(entry.agent, entry.nonce, event.key), task, MOST_RUNNING)
         message = self._message(entry, event.key, task, "RUNNING")
         message["workspace"] = f"{task_id(entry.agent, entry.epoch or 0, event.key)}/{quote(event.id, safe='')}"
         message |= self._dependencies(entry, event)
@@ -225,11 +231,12 @@ class DfAnalyzer:
         """By transformation and number, as DfAnalyzer wants them; those of tasks that nobody remembers are not told."""
         tags, ids = [], []
         for each in event.dependencies:
-            task = self._tasks.get(_TaskKey(entry.agent, entry.nonce, each.key))
-            if task is None:
+            key = _TaskKey(entry.agent, entry.nonce, each.key)
+            transformation = self._running[key].transformation if key in self._running else self._ended.get(key)
+            if transformation is None:
                 self.skipped["dependency"] += 1
                 continue
-            tags.append({"tag": task.transformation})
+            tags.append({"tag": transformation})
             ids.append({"id": str(task_number(entry.agent, entry.epoch or 0, each.key))})
         return {"dependency": {"tags": tags, "ids": ids}} if tags else {}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -10,7 +9,8 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from collector.forwarding.errors import ForwardingError
-from collector.log import NOBODY, LogError, LogReader, Position, Row, SegmentRemoved, log_id
+from collector.log import NOBODY, LogDamaged, LogError, LogReader, Position, Row, SegmentRemoved, log_id
+from collector.log.row import check_of
 from collector.log_view import Entry
 from collector.registry import RegistryView
 from protocol.chunks import payload_section
@@ -19,19 +19,20 @@ from protocol.records import Delivery, Origin
 from protocol.wire.errors import MalformedBatch
 from protocol.wire.sections import Kind, decode_section, records
 
-_LOG = logging.getLogger(__name__)
 MOST_ROWS = 500
 MOST_BYTES = 1 << 20
 _MOST_EPOCHS = 1 << 16
 _FOR_THE_GRAPH = frozenset((Kind.SOURCE, Kind.DELIVERY, Kind.PROGRESS))  # in numbers; tuples come with their payloads
+_OLDER_COPY = "if this is an older copy of the log, a new --position file forwards all that it has"
 _OWN_KINDS = range(Kind.SNAPSHOT, 256)  # what the log says of itself
 
 
 class Group(NamedTuple):
-    """Records of one shard that follow one another, and where the next ones begin."""
+    """Records of one shard that follow one another, where the next ones begin, and the check of the row before that."""
 
     shard: int
     end: Position
+    check: int | None
     entries: list[Entry]
 
 
@@ -45,6 +46,9 @@ class _Mark(NamedTuple):
 class Follower:
     """The log from some positions on. `positions` is where it goes on; whoever has worked off a group moves it.
 
+    A log can be put back from an older copy, and then grow on beyond a position: the rows before that are others than
+    those that were worked off. `checks` has the last of these, and they are compared.
+
     `is_bounded`: it ends where the log ends now, or else never.
     """
 
@@ -52,6 +56,7 @@ class Follower:
         self, folder: Path, positions: dict[int, Position], agent: str | None = None, *, is_bounded: bool = False
     ) -> None:
         self.positions = positions
+        self.checks: dict[int, int | None] = {}
         self._folder = folder
         self._agent = agent
         self._registry = folder / "registry.db"
@@ -75,14 +80,17 @@ class Follower:
                 if start >= bound:
                     continue
                 end = min(self._reader.ahead(shard, start, most_rows, most_bytes), bound)
-                rows = self._reader.rows(shard, start, end)
-                yield Group(shard, end, [entry for row in rows for entry in self._entries(row)])
+                rows = list(self._reader.rows(shard, start, end))
+                check = check_of(rows[-1]) if rows else None
+                yield Group(shard, end, check, [entry for row in rows for entry in self._entries(row)])
 
     def check_log(self) -> None:
-        """ForwardingError if the log is not there any more, or if there is another one in its place."""
+        """ForwardingError if the log is not there any more, or if another one or an older copy is in its place."""
         with _readable():
             if log_id(self._folder) != self.log_id:
                 raise LogError(f"there is another log in {self._folder} now")
+            for shard, check in self.checks.items():
+                self._check_place(shard, check)
 
     def lag_s(self) -> float:
         """For how long the oldest row waits that is known and has not been worked off. For any thread."""
@@ -93,12 +101,32 @@ class Follower:
         """Up to where to read now."""
         end = self._reader.end(shard)
         position = self.positions.setdefault(shard, self._reader.start(shard))
+        self._check_end(shard, position, end)
         mark = self._marks.get(shard)
-        if mark is None and position > end:  # after a power cut, until a writer opens the shard, or for good
-            _LOG.warning("the log ends before the position: is it an older copy? shard=%d end=%s", shard, tuple(end))
         if mark is None or position >= mark.end:
             self._marks[shard] = _Mark(end, monotonic())
         return end if self._bounds is None else min(end, self._bounds.get(shard, position))
+
+    def _check_end(self, shard: int, position: Position, end: Position) -> None:
+        if position > end:
+            raise ForwardingError(
+                f"shard {shard} was forwarded up to {_at(position)}, but ends at {_at(end)}: after a power cut, start "
+                f"`threadline translate` first, which finds the end again; {_OLDER_COPY}"
+            )
+
+    def _check_place(self, shard: int, check: int | None) -> None:
+        """Rows that were lost since, and are told to be, cannot be compared."""
+        position = self.positions[shard]
+        self._check_end(shard, position, self._reader.end(shard))
+        before = Position(position.segment, max(position.row - 1, 0))
+        try:
+            found = next(iter(self._reader.rows(shard, before, position)), None)
+        except LogDamaged as error:
+            raise LogError(f"{error}; {_OLDER_COPY}") from error
+        if check is not None and found is not None and check_of(found) != check:
+            raise ForwardingError(
+                f"before {_at(position)}, shard {shard} has other rows than were forwarded: {_OLDER_COPY}"
+            )
 
     def _entries(self, row: Row) -> Iterator[Entry]:
         is_told = row.kind == Kind.PAYLOAD or (row.kind not in _OWN_KINDS and row.kind not in _FOR_THE_GRAPH)
@@ -140,6 +168,10 @@ class Follower:
                 if len(self._epochs) > _MOST_EPOCHS:
                     del self._epochs[next(iter(self._epochs))]
         return epoch
+
+
+def _at(position: Position) -> str:
+    return f"row {position.row} of segment {position.segment}"
 
 
 @contextmanager

@@ -53,7 +53,7 @@ class Forwarder:
         self._follower = Follower(options.log, {}, options.agent, is_bounded=options.once)
         purpose = Purpose(self._follower.log_id, options.to, options.agent)
         self._position = PositionFile(options.position, purpose)
-        self._follower.positions = self._position.positions
+        self._follower.positions, self._follower.checks = self._position.positions, self._position.checks
         self._sender = Sender(Refusals(options.position), self._wait, give_up_after_s=options.give_up_after_s)
         if isinstance(self._system, Remembering) and self._position.memory is not None:
             self._recall(self._system)
@@ -65,6 +65,7 @@ class Forwarder:
 
             serve(self, *self._options.metrics)
         _LOG.info("forwarding log=%s to=%s url=%s", self._options.log, self._options.to, shown_url(self._options.url))
+        self._follower.check_log()
         tell_at = monotonic() + _TOLD_EVERY_S
         while not self._is_stopping:
             has_more = False
@@ -83,8 +84,8 @@ class Forwarder:
         self._tell("forwarder stopped")
 
     def stop(self) -> None:
-        """End after the group that is under way, or, if the other system takes nothing, without it. Only sets a flag,
-        and so may be called in a signal's handler."""
+        """End after the group that is under way, or, if the other system does not take it soon, without it. Only sets a
+        flag, and so may be called in a signal's handler."""
         self._is_stopping = True
 
     def close(self) -> None:
@@ -116,6 +117,7 @@ class Forwarder:
                 if not self._sender.send(request):
                     return False
         self._position.positions[group.shard] = group.end
+        self._position.checks[group.shard] = group.check
         self._is_whole, self._is_saved = True, False
         self.groups += 1
         self.records += len(group.entries)

@@ -29,4 +29,10 @@ def named_workflow_id(agent: str, epoch: int, name: str) -> str:
 
 
 def data_id(agent: str, epoch: int, workflow_name: str, name: str) -> str:
+    """Data as a start knows it, which has generated it or uses it."""
     return str(DataName(workflow_name, name, agent, Epoch(epoch)))
+
+
+def general_data_id(workflow_name: str, name: str) -> str:
+    """Data of that name, whosever it is."""
+    return str(DataName(workflow_name, name))

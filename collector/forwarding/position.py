@@ -13,7 +13,7 @@ from collector.forwarding.errors import PositionInUse, PositionUnusable
 from collector.log import Position
 from collector.log.layout import create_file
 
-_FORMAT = "threadline-forward-1"
+_FORMAT = "threadline-forward-2"
 
 
 class Purpose(NamedTuple):
@@ -25,11 +25,12 @@ class Purpose(NamedTuple):
 
 
 class PositionFile:
-    """Where each shard goes on, and what the system has to remember."""
+    """Where each shard goes on, behind which row (by its check), and what the system has to remember."""
 
     def __init__(self, path: Path, purpose: Purpose) -> None:
         """Take the file, which need not be there yet."""
         self.positions: dict[int, Position] = {}
+        self.checks: dict[int, int | None] = {}
         self.memory: Any = None
         self._path = path
         self._purpose = purpose
@@ -42,7 +43,7 @@ class PositionFile:
 
     def save(self, memory: Any) -> None:
         """On disk when this returns: what is before the positions need never be sent again."""
-        shards = {str(shard): list(position) for shard, position in sorted(self.positions.items())}
+        shards = {str(shard): [*place, self.checks.get(shard)] for shard, place in sorted(self.positions.items())}
         content = {"format": _FORMAT, **self._purpose._asdict(), "shards": shards, "memory": memory}
         try:
             create_file(self._path, json.dumps(content, separators=(",", ":")).encode())
@@ -60,7 +61,9 @@ class PositionFile:
             if content["format"] != _FORMAT:
                 raise ValueError("written by another version")
             purpose = Purpose(content["log"], content["to"], content["agent"])
-            positions = {int(shard): Position(*map(int, place)) for shard, place in content["shards"].items()}
+            shards = {int(shard): place for shard, place in content["shards"].items()}
+            positions = {shard: Position(int(segment), int(row)) for shard, (segment, row, _) in shards.items()}
+            checks = {shard: None if check is None else int(check) for shard, (*_, check) in shards.items()}
             memory = content["memory"]
         except FileNotFoundError:
             return
@@ -77,7 +80,7 @@ class PositionFile:
                     f"{self._path} is of {what} {theirs or 'everybody'}, not of {ours or 'everybody'}: "
                     "give each its own --position"
                 )
-        self.positions, self.memory = positions, memory
+        self.positions, self.checks, self.memory = positions, checks, memory
 
 
 def _locked(position: Path) -> int:

@@ -2,7 +2,8 @@
 
 A record is a few statements, each true by itself: an element (a workflow is an Agent, a task an Activity, data and
 tuples are Entities) or a relation between two. So documents may be cut anywhere, and whoever takes them puts them
-together by ids. Relations have ids too, made of what they relate, so that a document may come twice.
+together by ids. Relations have ids too where PROV lets them, made of what they relate, so that a document may come
+twice.
 """
 
 from __future__ import annotations
@@ -10,19 +11,18 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
-from math import isfinite
 from typing import Any, NamedTuple
 
-from prov.constants import PROV
-from prov.identifier import Namespace
-from prov.model import Literal, ProvDocument
+from prov.constants import PROV, PROV_ATTR_ENDTIME, PROV_ATTR_STARTTIME
+from prov.identifier import Namespace, QualifiedName
 
-from collector.export.naming import NAMESPACE, local_name
+from collector.export.naming import local_name
+from collector.export.prov_terms import RELATE, new_document, spread, written
+from collector.export.values import as_date
 from collector.forwarding.identifiers import (
     data_id,
+    general_data_id,
     named_workflow_id,
     task_id,
     unknown_task_id,
@@ -30,30 +30,28 @@ from collector.forwarding.identifiers import (
 )
 from collector.forwarding.system import Request
 from collector.log_view import Entry
-from collector.plain import as_json
 from protocol.events import UNKNOWN, DataItem, TaskBegun, TaskEnded, WorkflowBegun, WorkflowEnded
 from protocol.records import Delivery, SourcePayload
 
 MOST_STATEMENTS = 2_000  # of a document
-_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
-_SINGLE = frozenset(("prov:startTime", "prov:endTime"))  # an activity has one of each
-
-Attributes = list[tuple[str, Any]]
-"""Names, and values that are plain literals, times, `Term` or `Json`."""
+_SINGLE = frozenset((PROV_ATTR_STARTTIME, PROV_ATTR_ENDTIME))  # an activity has one of each
+_NAMELESS = frozenset(("specializationOf",))  # PROV-DM gives it no id: it is told by its ends
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(NamedTuple):
     """A word as a value, such as the type of an element: `tl:task`, `prov:SoftwareAgent`."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Json:
-    """A value that is no plain literal, as the text of its JSON."""
+class Free(NamedTuple):
+    """What a user gave, whatever it is."""
 
-    text: str
+    value: Any
+
+
+Attributes = list[tuple[str, Any]]
+"""Names, and values that are plain literals, times, `Term` or `Free`."""
 
 
 class Element(NamedTuple):
@@ -73,15 +71,6 @@ class Relation(NamedTuple):
 
 
 Statement = Element | Relation
-_RELATE: dict[str, Callable[..., object]] = {
-    "wasAssociatedWith": ProvDocument.wasAssociatedWith,
-    "wasInformedBy": ProvDocument.wasInformedBy,
-    "used": ProvDocument.used,
-    "wasGeneratedBy": ProvDocument.wasGeneratedBy,
-    "wasAttributedTo": ProvDocument.wasAttributedTo,
-    "wasDerivedFrom": ProvDocument.wasDerivedFrom,
-    "actedOnBehalfOf": ProvDocument.actedOnBehalfOf,
-}
 
 
 class ProvJson:
@@ -114,7 +103,7 @@ def statements(entry: Entry) -> Iterator[Statement]:
     match record:
         case WorkflowBegun():
             run, named = workflow_id(agent, epoch, record.key), named_workflow_id(agent, epoch, record.id)
-            attributes: Attributes = [("tl:begun_ms", record.ts), *_spread("attributes", record.attributes)]
+            attributes: Attributes = [("tl:begun_ms", record.ts), *_free("attributes", record.attributes)]
             yield Element("agent", run, [*_workflow(record.id), *attributes])
             yield Element("agent", named, _workflow(record.id))
             yield Relation("actedOnBehalfOf", run, named)
@@ -151,10 +140,21 @@ def statements(entry: Entry) -> Iterator[Statement]:
 
 def _data(agent: str, epoch: int, item: DataItem) -> Iterator[Statement]:
     id = data_id(agent, epoch, item.workflow_id, item.id)
-    yield Element("entity", id, [*_named("data", item.id), *_spread("attributes", item.attributes)])
+    yield Element("entity", id, [*_named("data", item.id), *_free("attributes", item.attributes)])
     yield Relation("wasAttributedTo", id, named_workflow_id(agent, epoch, item.workflow_id))
+    yield from _general(id, item.workflow_id, item.id)
     for source in item.derivations:
-        yield Relation("wasDerivedFrom", id, data_id(agent, epoch, item.workflow_id, source))
+        origin = data_id(agent, epoch, item.workflow_id, source)
+        yield Relation("wasDerivedFrom", id, origin)
+        yield from _general(origin, item.workflow_id, source)
+
+
+def _general(id: str, workflow_name: str, name: str) -> Iterator[Statement]:
+    """A start does not say whose data it uses, and who generates it may tell of it later. So what one has generated and
+    what others use of that name meet in the data of that name, whosever it is."""
+    general = general_data_id(workflow_name, name)
+    yield Element("entity", general, _named("data", name))
+    yield Relation("specializationOf", id, general)
 
 
 def _named(type: str, name: str) -> Attributes:
@@ -167,7 +167,7 @@ def _workflow(name: str) -> Attributes:
 
 
 def _tuple(type: str, record: SourcePayload | Delivery) -> Attributes:
-    return [("prov:type", Term(f"tl:{type}")), ("tl:ts", record.ts), *_spread("payload", record.payload)]
+    return [("prov:type", Term(f"tl:{type}")), ("tl:ts", record.ts), *_free("payload", record.payload)]
 
 
 def _ending(status: str, error: str) -> Attributes:
@@ -175,53 +175,35 @@ def _ending(status: str, error: str) -> Attributes:
 
 
 def _time(name: str, time_ms: int) -> Attributes:
-    """Nothing, if the calendar has no such time: clocks of devices may say anything."""
-    try:
-        return [(name, _BEGINNING + timedelta(milliseconds=time_ms))]
-    except OverflowError:
-        return []
+    date = as_date(time_ms)
+    return [] if date is None else [(name, date)]
 
 
-def _spread(name: str, value: Any) -> Attributes:
-    """A value of the user's by its own names, such as `tl:payload.speed`; one without names stands by itself."""
-    if isinstance(value, dict):
-        return [(f"tl:{local_name(f'{name}.{key}')}", literal(part)) for key, part in value.items()]
-    return [] if value is None else [(f"tl:{name}", literal(value))]
-
-
-def literal(value: Any) -> Any:
-    """A value as PROV-JSON can hold it."""
-    if isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, float):
-        return value if isfinite(value) else str(value)
-    return Json(as_json(value))
+def _free(name: str, value: Any) -> Attributes:
+    return [] if value is None else [(f"tl:{name}", Free(value))]
 
 
 def document(told: Iterable[Statement]) -> bytes:
     """Statements as a PROV-JSON document. What they say of one element is put together."""
-    tl = Namespace("tl", NAMESPACE)  # keeps all names that it has made: they go with the document
-    made = ProvDocument()
-    made.add_namespace(tl)
-    elements: dict[tuple[str, str], dict[tuple[str, Any], Any]] = {}
+    made, tl = new_document()
+    elements: dict[tuple[str, str], dict[tuple[QualifiedName, Any], Any]] = {}
     relations: dict[Relation, None] = {}
     for statement in told:
         if isinstance(statement, Relation):
             relations[statement] = None
             continue
-        known = elements.setdefault((statement.kind, statement.id), {})
-        for name, value in statement.attributes:
+        known = elements.setdefault((statement.kind, statement.id), {(tl["id"], statement.id): statement.id})
+        for name, value in _qualified(tl, statement.attributes):
             known.setdefault((name, None if name in _SINGLE else value), value)
     add: dict[str, Callable[..., object]] = {"agent": made.agent, "activity": made.activity, "entity": made.entity}
     for (kind, id), attributes in elements.items():
-        values = [(name, _prov_value(tl, value)) for (name, _), value in attributes.items()]
+        values = [(name, value) for (name, _), value in attributes.items()]
         add[kind](tl[local_name(id)], other_attributes=values)
     for each in relations:
         ends = tl[local_name(each.subject)], tl[local_name(each.object)]
-        _RELATE[each.kind](made, *ends, identifier=tl[relation_id(each)])
-    text = made.serialize(format="json")
-    assert text is not None  # it is None only where a file is named to write to
-    return text.encode()
+        named = {} if each.kind in _NAMELESS else {"identifier": tl[relation_id(each)]}
+        RELATE[each.kind](made, *ends, **named)
+    return written(made, "json")
 
 
 def relation_id(relation: Relation) -> str:
@@ -229,8 +211,14 @@ def relation_id(relation: Relation) -> str:
     return f"{relation.kind}:{blake2b(json.dumps(relation).encode(), digest_size=12).hexdigest()}"
 
 
-def _prov_value(tl: Namespace, value: Any) -> Any:
-    if isinstance(value, Term):
-        prefix, _, name = value.name.partition(":")
-        return PROV[name] if prefix == "prov" else tl[name]
-    return Literal(value.text, tl["json"]) if isinstance(value, Json) else value
+def _qualified(tl: Namespace, attributes: Attributes) -> Iterator[tuple[QualifiedName, Any]]:
+    for name, value in attributes:
+        if isinstance(value, Free):
+            yield from spread(tl, name.removeprefix("tl:"), value.value)
+        else:
+            yield _name(tl, name), _name(tl, value.name) if isinstance(value, Term) else value
+
+
+def _name(tl: Namespace, name: str) -> QualifiedName:
+    prefix, _, local = name.partition(":")
+    return PROV[local] if prefix == "prov" else tl[local]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from prov.model import Literal, ProvDocument, ProvElement, QualifiedName
 
@@ -35,15 +35,17 @@ def told(documents: Iterable[bytes]) -> Graph:
         document = ProvDocument.deserialize(content=content.decode(), format="json")
         for record in document.get_records():
             kind = record.get_type().localpart
-            assert record.identifier is not None, record
             if isinstance(record, ProvElement):
+                assert record.identifier is not None, record
                 known = graph.elements.setdefault((kind, record.identifier.uri), set())
                 known |= {(name.uri, _value(value)) for name, value in record.attributes}
             else:
                 ends = [value.uri for _, value in record.formal_attributes if isinstance(value, QualifiedName)]
                 assert len(ends) == 2, record
                 relation = (kind, ends[0], ends[1])
-                assert by_id.setdefault(record.identifier.uri, relation) == relation, "one id, two relations"
+                assert (record.identifier is None) == (kind == "Specialization"), record
+                if record.identifier is not None:
+                    assert by_id.setdefault(record.identifier.uri, relation) == relation, "one id, two relations"
                 graph.relations.add(relation)
     return graph
 
@@ -53,8 +55,12 @@ def _value(value: Any) -> Any:
         return value.uri
     if isinstance(value, Literal):
         assert value.datatype is not None and value.datatype.uri == f"{TL}json", value
-        return ("json", value.value)
+        return ("json", _canonical(json.loads(value.value)))
     return value
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 _KINDS = {
@@ -126,17 +132,21 @@ def _with_one_item(event: Event) -> Iterator[tuple[Event, str]]:
 def _full(start: str, end: str, workflow: str) -> str:
     kind, _, rest = end.partition(":")
     if kind == "data":
-        return f"data:{start}:{quote(workflow, safe='')}/{quote(rest, safe='')}"
+        return f"data:{start and f'{start}:'}{quote(workflow, safe='')}/{quote(rest, safe='')}"
     return f"{kind}:{start}:?{quote(rest[1:], safe='')}" if rest.startswith("?") else f"{kind}:{start}:{rest}"
 
 
 def _expect_data(graph: Graph, start: str, item: DataItem) -> None:
     about = _of(graph, "Entity", _uri(_full(start, f"data:{item.id}", item.workflow_id)), "data", item.id)
     about |= set(_values("attributes", item.attributes))
+    for name in (item.id, *item.derivations):
+        specific, general = (_full(each, f"data:{name}", item.workflow_id) for each in (start, ""))
+        _of(graph, "Entity", _uri(general), "data", name)
+        graph.relations.add(("Specialization", _uri(specific), _uri(general)))
 
 
 def _of(graph: Graph, kind: str, id: str, type: str = "", name: str | None = None) -> set[tuple[str, Any]]:
-    about = graph.elements.setdefault((kind, id), set())
+    about = graph.elements.setdefault((kind, id), {(f"{TL}id", unquote(id.removeprefix(TL)))})
     if type:
         about.add((f"{PROV}type", f"{TL}{type}"))
     if name is not None:
@@ -160,7 +170,8 @@ def _times(name: str, ts: int) -> Iterator[tuple[str, Any]]:
 
 
 def _values(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
+    value = None if value is None else json.loads(as_json(value))
+    if isinstance(value, dict) and value:
         for key, part in value.items():
             yield TL + quote(f"{name}.{key}", safe="/@:"), _plain(part)
     elif value is not None:
@@ -168,6 +179,4 @@ def _values(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value if isinstance(value, bool | int | float | str) else ("json", as_json(value))
+    return value if isinstance(value, bool | int | float | str) else ("json", _canonical(value))

@@ -1,8 +1,9 @@
-"""A server that remembers what it was told, and answers as a test wants it to."""
+"""A server that remembers what it was told, and answers as a test wants it to; and one whose answers have no end."""
 
 from __future__ import annotations
 
 import json
+import socketserver
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -87,6 +88,46 @@ class RecordingServer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class UnendingServer:
+    """Begins to answer as it was told, and goes on with pieces, one each `every_s`, until nobody listens any more."""
+
+    def __init__(self, beginning: bytes, piece: bytes = b"x", every_s: float = 0.02) -> None:
+        self.asked = 0
+        self.sent_bytes = 0
+        self._is_over = threading.Event()
+        outer = self
+
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                self.request.recv(1 << 16)
+                outer.asked += 1
+                self.request.sendall(beginning)
+                while not outer._is_over.wait(every_s):
+                    self.request.sendall(piece)
+                    outer.sent_bytes += len(piece)
+
+        class Server(socketserver.ThreadingTCPServer):
+            def handle_error(self, request: object, client_address: object) -> None:
+                """Nobody listens any more."""
+
+        self._server = Server((LOOPBACK, 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._is_over.set()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

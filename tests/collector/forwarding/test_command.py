@@ -19,7 +19,7 @@ from protocol.topics import shard_of
 from tests.collector.agents import FakeAgent
 from tests.collector.forwarding.captured import WrittenLog, in_batches, tuples_of, workflow_of
 from tests.collector.forwarding.graphs import expected, told
-from tests.collector.forwarding.recording import Received, RecordingServer
+from tests.collector.forwarding.recording import Received, RecordingServer, UnendingServer
 from tests.support.waiting import wait_until
 from threadline.commands.forward import forward
 
@@ -150,6 +150,15 @@ def test_asked_to_end_it_ends_and_goes_on_later(log: WrittenLog) -> None:
         assert is_complete(log, server)
         documents = [each.body for each in server.received]
         assert len(set(documents)) == len(documents), "nothing came twice"
+
+
+def test_asked_to_end_it_ends_though_the_other_system_does_not(log: WrittenLog) -> None:
+    with UnendingServer(b"HTTP/1.1 200 OK\r\nx-slow: ") as server, start(log, server.url) as process:
+        wait_until(lambda: server.asked, "it waits for an answer")
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=10)[1]
+    assert process.returncode == 0, said
+    assert "forwarder stopped records=0" in said
 
 
 def test_the_class_in_the_documentation_can_be_used(log: WrittenLog) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.forwarding.dfanalyzer import MOST_ATTRIBUTES, MOST_TEXT, DfAnalyzer, task_number
+from collector.forwarding.dfanalyzer import MOST_ATTRIBUTES, MOST_ENDED, MOST_TEXT, DfAnalyzer, task_number
 from collector.log_view import Entry
 from protocol.events import DataItem, Dependency, Event, TaskBegun, TaskEnded, WorkflowBegun, WorkflowEnded
 from protocol.ids import StreamId
@@ -192,6 +192,21 @@ def test_what_it_remembers_lets_another_process_go_on() -> None:
     tasks(first, events)
     second.recall(json.loads(json.dumps(first.memory())))
     assert tasks(second, last) == tasks(first, last)
+
+
+def test_of_ended_tasks_it_remembers_the_last_for_those_that_depend_on_them() -> None:
+    system = DfAnalyzer(URL)
+    tasks(system, entries(BEGIN, begun(0)))
+    for key in range(1, MOST_ENDED + 2):
+        tasks(system, entries(begun(key), ended(key)))
+    waiting = [TaskBegun(0, 0, key + 5_000, 0, "", "f", (Dependency("", key),), ()) for key in (0, 1, 2)]
+    told = tasks(system, entries(*waiting))
+    assert ["dependency" in each for each in told] == [True, False, True], "it runs, it is forgotten, it is known"
+    assert told[2]["dependency"]["tags"] == [{"tag": "train"}]
+    assert system.skipped == {"dependency": 1}
+    memory = system.memory()
+    assert (len(memory["running"]), len(memory["ended"])) == (4, MOST_ENDED)
+    assert len(json.dumps(memory)) < 50 * MOST_ENDED
 
 
 NAMES = st.sampled_from(

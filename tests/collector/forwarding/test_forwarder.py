@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -130,6 +131,53 @@ def test_a_stop_while_nobody_takes_anything_loses_nothing(log: WrittenLog) -> No
         server.answer = lambda count, _: 200
         forward_once(log, server)
         assert is_complete(log, server)
+
+
+OLDER_COPY = "if this is an older copy of the log, a new --position file forwards all that it has"
+
+
+@pytest.mark.parametrize(
+    ("has_grown", "words"),
+    [
+        (False, r"was forwarded up to row \d+ of segment 2, but ends at row \d+ of segment 1: after a power cut"),
+        (True, r"before row \d+ of segment 2, shard \d+ has other rows than were forwarded"),
+    ],
+)
+def test_an_older_copy_of_the_log_is_an_error_not_a_hole(
+    has_grown: bool, words: str, log: WrittenLog, tmp_path: Path
+) -> None:
+    """Also if it has grown beyond the position since it was put back."""
+    log.close()
+    copy = shutil.copytree(log.folder, tmp_path / "copy")
+    with RecordingServer() as server:
+        with WrittenLog(log.folder) as more:
+            more.say(FakeAgent("pi-1", nonce=8, epoch=2), *workflow_of(3))
+            forward_once(more, server)
+        shutil.rmtree(log.folder)
+        copy.rename(log.folder)
+        if has_grown:
+            with WrittenLog(log.folder) as other:
+                other.say(FakeAgent("pi-1", nonce=9, epoch=2), *workflow_of(9, "evaluation"))
+        before = len(server.received)
+        with pytest.raises(ForwardingError, match=f"{words}.*{OLDER_COPY}"):
+            forward_once(log, server)
+        assert len(server.received) == before
+        forward_once(log, server, position=tmp_path / "new")
+        assert told(each.body for each in server.received[before:]) == expected(entries(log.folder))
+
+
+def test_an_older_copy_with_a_shorter_segment_is_an_error_too(log: WrittenLog, tmp_path: Path) -> None:
+    copy = shutil.copytree(log.folder, tmp_path / "copy")
+    with RecordingServer() as server:
+        log.say(PI, *workflow_of(1))
+        forward_once(log, server)
+        log.close()
+        shutil.rmtree(log.folder)
+        copy.rename(log.folder)
+        with WrittenLog(log.folder) as other:
+            other.say(FakeAgent("pi-1", nonce=9, epoch=2), *workflow_of(1))
+        with pytest.raises(ForwardingError, match=f"ends at row .*{OLDER_COPY}"):
+            forward_once(log, server)
 
 
 def test_only_what_one_agent_said(log: WrittenLog) -> None:

@@ -18,12 +18,14 @@ PURPOSE = Purpose("a-log", "prov-json", None)
 def test_what_was_saved_is_found_again(tmp_path: Path) -> None:
     first = PositionFile(tmp_path / "deep" / "position", PURPOSE)
     assert (first.positions, first.memory) == ({}, None)
-    first.positions[3] = Position(2, 40)
+    first.positions |= {3: Position(2, 40), 4: Position(1, 0)}
+    first.checks[3] = 2**32 - 1
     first.save({"x": [2**64 - 1]})
     first.positions[3] = Position(2, 41)
     first.close()
     second = PositionFile(tmp_path / "deep" / "position", PURPOSE)
-    assert (second.positions, second.memory) == ({3: Position(2, 40)}, {"x": [2**64 - 1]})
+    assert (second.positions, second.memory) == ({3: Position(2, 40), 4: Position(1, 0)}, {"x": [2**64 - 1]})
+    assert second.checks == {3: 2**32 - 1, 4: None}
     second.close()
 
 
@@ -52,7 +54,7 @@ def test_a_position_of_something_else_is_not_used(tmp_path: Path, purpose: Purpo
             PositionFile(tmp_path / "position", purpose)
 
 
-WHOLE = {"format": "threadline-forward-1", **PURPOSE._asdict(), "shards": {"3": [1, 2]}, "memory": None}
+WHOLE = {"format": "threadline-forward-2", **PURPOSE._asdict(), "shards": {"3": [1, 2, 99]}, "memory": None}
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,16 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collector.export import export
 from collector.forwarding.prov_json import ProvJson
 from collector.log_view import Entry
+from collector.names import DataName, Epoch, parse_name
 from protocol.events import STATUSES, DataItem, Dependency, TaskBegun, TaskEnded, WorkflowBegun, WorkflowEnded
 from protocol.ids import StreamId
 from protocol.records import Delivery, End, Origin, OriginKind, SourcePayload
 from protocol.wire.sections import Kind
+from tests.collector.export.graphs import reading, showing
+from tests.collector.export.test_prov_document import SCHEMA
 from tests.collector.forwarding.graphs import expected, told
 
 URL = "http://127.0.0.1:9/documents"
@@ -75,9 +79,56 @@ def test_what_is_told_twice_is_as_if_told_once(entries: list[Entry]) -> None:
     assert once == again
 
 
-def relation_ids(document: bytes) -> set[str]:
+def relation_ids(document: bytes) -> list[str]:
+    """By their ends where PROV has no ids: others write those of this one document instead."""
     content = json.loads(document)
-    return {id for kind in content.keys() - {"prefix", "entity", "activity", "agent"} for id in content[kind]}
+    kinds = content.keys() - {"prefix", "entity", "activity", "agent"}
+    told = [(id, relation) for kind in kinds for id, relation in content[kind].items()]
+    found = [json.dumps(relation) if id.startswith("_:") else id for id, relation in told]
+    assert len(set(found)) == len(found), "each once in a document"
+    return found
+
+
+@settings(max_examples=15)
+@given(histories())
+def test_documents_are_what_the_schema_of_prov_json_asks_for(entries: list[Entry]) -> None:
+    for each in ProvJson(URL).requests(entries):
+        SCHEMA.validate(json.loads(each.body))
+
+
+def test_what_one_agent_has_generated_and_others_use_meets_in_the_data_of_that_name() -> None:
+    """A model of a server that devices train, told by each without knowing of the others, in any order."""
+    server = TaskEnded(0, 2, 0, "finished", "", (DataItem("round-1", "fl", (), {"loss": 1}),))
+    device = TaskBegun(0, 3, 0, 0, "local", "train", (), (DataItem("round-1", "fl", ("round-0",), None),))
+    entries = [Entry(Kind.EVENT, f"device-{n}", n, 0, device, 1) for n in (1, 2)]
+    entries.insert(1, Entry(Kind.EVENT, "fl-server", 9, 0, server, 1))
+    relations = told(each.body for entry in entries for each in ProvJson(URL).requests([entry])).relations
+    general = {specific: it for kind, specific, it in relations if kind == "Specialization"}
+    generated = {general[data]: task for kind, data, task in relations if kind == "Generation"}
+    used = {task: generated[general[data]] for kind, task, data in relations if kind == "Usage"}
+    tl = "urn:threadline:"
+    assert used == {f"{tl}task:device-{n}@1:0": f"{tl}task:fl-server@1:0" for n in (1, 2)}
+    assert {general[origin] for kind, _, origin in relations if kind == "Derivation"} == {f"{tl}data:fl/round-0"}
+
+
+def test_the_general_entity_has_the_id_by_which_people_ask_for_data_of_that_name() -> None:
+    entry = Entry(Kind.EVENT, "pi-1", 5, 0, TaskEnded(0, 2, 0, "finished", "", (DataItem("a/b", "f l", (), None),)), 3)
+    (request,) = ProvJson(URL).requests([entry])
+    ids = {each["tl:id"] for each in json.loads(request.body)["entity"].values()}
+    assert {str(parse_name(id)) for id in ids} == ids
+    assert {parse_name(id) for id in ids} == {DataName("f l", "a/b"), DataName("f l", "a/b", "pi-1", Epoch(3))}
+
+
+def test_values_are_told_as_the_export_tells_them() -> None:
+    """What a document of either has of a tuple, the other has, too."""
+    payload = {"n": 1, "raw": b"\x01", "nan": float("nan"), "none": None, "list": [1, b"\x02"], "a b": True}
+    record = SourcePayload(StreamId("car-7", 3, "reports", 1), 1842, 279_000, payload)
+    (request,) = ProvJson(URL).requests([Entry(Kind.SOURCE, "car-7", 1, 0, record, 3)])
+    (forwarded,) = json.loads(request.body)["entity"].values()
+    (exported,) = json.loads(export(showing(reading(payload=payload, seq=1842, ts=279_000)), "prov-json"))[
+        "entity"
+    ].values()
+    assert forwarded.items() <= exported.items()
 
 
 def test_records_that_prov_has_no_words_for_are_counted() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from collector.forwarding.errors import ForwardingError
 from collector.forwarding.refusals import Refusals
 from collector.forwarding.sending import Sender
 from collector.forwarding.system import Request
-from tests.collector.forwarding.recording import DROP, RecordingServer
+from tests.collector.forwarding.recording import DROP, LOOPBACK, RecordingServer, UnendingServer
 from threadline.lab import free_port
 
 BODY = '{"x": "é"}'.encode()
@@ -28,8 +30,9 @@ class Waits:
         self._most = most
 
     def __call__(self, seconds: float) -> bool:
-        self.seconds.append(seconds)
-        time.sleep(0.001)
+        if seconds:
+            self.seconds.append(seconds)
+            time.sleep(0.001)
         return len(self.seconds) >= self._most
 
 
@@ -121,6 +124,61 @@ def test_a_server_that_asks_for_a_pause_gets_it(sender_of: Callable[..., Sender]
     with RecordingServer(lambda count, _: 503 if count < 2 else 200, {"retry-after": "3"}) as server:
         sender_of(waits, first_pause_s=2.0).send(Request(server.url, BODY))
     assert waits.seconds == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("ahead", "least_s", "most_s"),
+    [(timedelta(seconds=8), 6, 8), (timedelta(days=3), 30, 30), (timedelta(days=-3), 2, 2), (None, 2, 2)],
+)
+def test_it_may_also_say_until_when(
+    ahead: timedelta | None, least_s: float, most_s: float, sender_of: Callable[..., Sender]
+) -> None:
+    waits = Waits()
+    until = "Mon, 32 Foo 2026" if ahead is None else format_datetime(datetime.now(UTC) + ahead, usegmt=True)
+    with RecordingServer(lambda count, _: 503 if count < 1 else 200, {"retry-after": until}) as server:
+        sender_of(waits, first_pause_s=2.0).send(Request(server.url, BODY))
+    (waited_s,) = waits.seconds
+    assert least_s <= waited_s <= most_s
+
+
+def test_of_a_long_answer_the_beginning_is_read(sender_of: Callable[..., Sender], tmp_path: Path) -> None:
+    refusal = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+    with UnendingServer(refusal, b"x" * 65_536, every_s=0) as server:
+        assert sender_of(text_s=60.0).send(Request(server.url, BODY))
+        (kept,) = refused(tmp_path)
+        assert kept["answer"] == "x" * 1_000
+        assert server.sent_bytes < 64 << 20, "what the system holds between the two"
+
+
+@pytest.mark.parametrize(("status", "requests", "refusals"), [(b"200 OK", 1, 0), (b"400 Bad Request", 0, 1)])
+def test_a_status_counts_though_its_text_does_not_end(
+    status: bytes, requests: int, refusals: int, sender_of: Callable[..., Sender], tmp_path: Path
+) -> None:
+    with UnendingServer(b"HTTP/1.1 " + status + b"\r\n\r\n") as server:
+        sender = sender_of(text_s=0.1)
+        assert sender.send(Request(server.url, BODY))
+        assert (sender.traffic.requests, sender.traffic.refused, server.asked) == (requests, refusals, 1)
+    assert all(each["answer"].startswith("x") for each in refused(tmp_path))
+
+
+def test_an_answer_that_never_comes_has_a_deadline(sender_of: Callable[..., Sender]) -> None:
+    """Each byte of it comes in time."""
+    with UnendingServer(b"HTTP/1.1 200 OK\r\nx-slow: ") as server:
+        sender = sender_of(Waits(most=2), deadline_s=0.2)
+        assert not sender.send(Request(server.url, BODY))
+        assert (sender.traffic.retried, server.asked) == (2, 2)
+
+
+def test_proxies_are_for_other_machines(sender_of: Callable[..., Sender], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_PROXY", "no_proxy", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with RecordingServer() as proxy, RecordingServer() as server:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url)
+        sender = sender_of()
+        for url in (f"{server.url}/a", "http://elsewhere.invalid/b", server.url.replace(LOOPBACK, "localhost")):
+            assert sender.send(Request(url, BODY))
+        assert [each.path for each in server.received] == ["/a", "/"]
+        assert [each.path for each in proxy.received] == ["http://elsewhere.invalid/b"]
 
 
 def test_what_cannot_be_kept_is_not_passed_over(sender_of: Callable[..., Sender], tmp_path: Path) -> None:
