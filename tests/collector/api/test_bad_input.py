@@ -279,6 +279,23 @@ def test_times_in_iso(rich: Served) -> None:
         assert rich.get("/v1/sinks", from_=text)["next"] is None
 
 
+@pytest.mark.parametrize("text", ["1_000", " 12 ", "\u0661\u0662", "\uff11", "--1", "1.5", "0x10", "9" * 5_000])
+def test_numbers_that_are_no_times(rich: Served, text: str) -> None:
+    refused(rich, "GET", "/v1/sinks", 422, "from", params={"from": text})
+    refused(rich, "POST", "/v1/impact", 422, "from", json={"stream": "car/readings", "from": text})
+    for signed in ("7000", "+7000", "-7000"):
+        assert rich.get("/v1/sinks", from_=signed)["vertices"]
+
+
+def test_runs_that_cannot_be_compared(rich: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "/v1/workflows/compare"
+    monkeypatch.setattr("collector.store.compared.MOST_RUNS", 1)
+    both = {"run": [KNOWN.workflow, KNOWN.other_workflow]}
+    assert "not 2" in refused(rich, "GET", path, 422, "run", params=both)["detail"]
+    monkeypatch.setattr("collector.api.routes.captured._runs_meant", lambda view, text: [(1, 99)])
+    refused(rich, "GET", path, 422, "run", params={"run": "gone"})
+
+
 def test_parameters_that_are_not_there(rich: Served) -> None:
     for path in (*LISTS, "/v1/statistics", f"/v1/vertices/{KNOWN.result}", "/v1/agents/car", "/v1/plans/car/1"):
         told = refused(rich, "GET", path, 422, "nothing", params={"nothing": 1, **LISTS.get(path, {})})
