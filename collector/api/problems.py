@@ -30,7 +30,7 @@ from collector.store.row_query import BadQuery
 _LOG = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
 _MOST_ERRORS = 20
-_PARAMETERS = {"greatest": "latest", "from_ms": "from", "to_ms": "to", "after": "cursor"}
+_PARAMETERS = {"greatest": "latest", "from_ms": "from", "to_ms": "to", "after": "cursor", "runs": "run"}
 """What the parts of a question to the store are called here, where that is something else."""
 _RETRY_S = 1
 _MOST_SHOWN = 100

@@ -44,7 +44,7 @@ from collector.names import BadName, TaskName, WorkflowName, parse_name
 from collector.store import captured_rows, compared
 from collector.store.captured_graph import DataNode, TaskNode
 from collector.store.captured_rows import DataQuery, RunKey, TaskQuery, WorkflowQuery
-from collector.store.row_query import MOST_FIELDS, MOST_ORDERS, Page
+from collector.store.row_query import Page
 
 router = APIRouter(route_class=CheckedRoute, tags=["captured"])
 Status = Annotated[Literal["running", "finished", "failed"] | None, Query(description="Only those of this status.")]
@@ -113,11 +113,11 @@ class _Rows(BaseModel):
             "from_ms": self.from_ms,
             "to_ms": self.to_ms,
             "where": conditions(self.where),
-            "order_by": _fields(self.order_by, "order_by", MOST_ORDERS),
-            "group_by": _fields(self.group_by, "group_by", MOST_FIELDS),
+            "order_by": _fields(self.order_by),
+            "group_by": _fields(self.group_by),
             "greatest": self.latest,
             "least": self.least,
-            "select": _fields(self.select, "select", MOST_FIELDS),
+            "select": _fields(self.select),
             "limit": self.limit,
             "after": cursors.decode(of, self.cursor),
         }
@@ -146,11 +146,8 @@ class _Workflows(_Rows):
     status: Status = None
 
 
-def _fields(text: str | None, field: str, most: int) -> tuple[str, ...]:
-    found = tuple(part.strip() for part in text.split(",") if part.strip()) if text else ()
-    if len(found) > most:
-        raise bad_field(field, f"{len(found)} fields, and {most} are allowed")
-    return found
+def _fields(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip()) if text else ()
 
 
 def _run(view: View, text: str | None, kind: type[WorkflowName] | type[TaskName], field: str) -> RunKey | None:
@@ -287,8 +284,6 @@ async def compare(
 
     def find(view: View) -> Comparison:
         runs = dict.fromkeys(key for text in run for key in _runs_meant(view, text))
-        if len(runs) > compared.MOST_RUNS:
-            raise bad_field("run", f"{len(runs)} runs, and {compared.MOST_RUNS} can be compared at a time")
         return _comparison(view, view.reader.compare(list(runs)))
 
     return reply(await shared.readers.ask(find), version)
