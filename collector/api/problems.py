@@ -138,7 +138,12 @@ def _later(detail: str) -> Problem:
 def _of_framework(error: HTTPException) -> Problem:
     is_about_body = error.status_code in (400, 413)
     field = "body" if is_about_body else None
-    return Problem(error.status_code, str(error.detail), field, headers=error.headers or {})
+    detail, headers = str(error.detail), dict(error.headers or {})
+    if error.status_code == 404:
+        detail = "there is nothing at this path: /docs and /openapi.json describe all that there is"
+    if headers.get("Allow") == "GET":
+        headers["Allow"] = "GET, HEAD"
+    return Problem(error.status_code, detail, field, headers)
 
 
 def _of_query(error: BadQuery) -> Problem:
