@@ -90,7 +90,6 @@ Where = Annotated[
         description="Only what has such an attribute: PATH OP VALUE with = != < <= > >= or ~ (a regular expression), or"
         " PATH? for any; may be repeated, and then all must hold.",
         max_length=MOST_CONDITIONS,
-        examples=["speed>50"],
     ),
 ]
 Payloads = Annotated[bool, Query(alias="payload", description="With what tuples said, or the attributes of data.")]

@@ -53,21 +53,6 @@ class ProblemDetails(BaseModel):
     instance: str = Field(description="The path that was asked for.")
     errors: list[FieldProblem] = Field(default_factory=list, description="Of bad requests: which fields, and why.")
 
-    model_config = {
-        "json_schema_extra": {
-            "examples": [
-                {
-                    "type": "about:blank",
-                    "title": "Unprocessable Entity",
-                    "status": 422,
-                    "detail": "limit: Input should be less than or equal to 1000",
-                    "instance": "/v1/sinks",
-                    "errors": [{"field": "limit", "reason": "Input should be less than or equal to 1000"}],
-                }
-            ]
-        }
-    }
-
 
 class Problem(Exception):
     """Ends a request with this status and these words. `field` says which parameter is to blame."""

@@ -53,7 +53,6 @@ OrderBy = Annotated[
     Query(
         description="Fields to order by, with commas between them; - in front: the greatest first.",
         max_length=MOST_NAME,
-        examples=["-generated.accuracy"],
     ),
 ]
 GroupBy = Annotated[
@@ -61,7 +60,6 @@ GroupBy = Annotated[
     Query(
         description="Fields, with commas between them: of each combination of their values only one row, see `latest`.",
         max_length=MOST_NAME,
-        examples=["used.rate,used.batch"],
     ),
 ]
 Latest = Annotated[
@@ -75,7 +73,6 @@ Select = Annotated[
     Query(
         description="Fields to show as `values`, with commas between them.",
         max_length=MOST_NAME,
-        examples=["elapsed_ms,generated.loss"],
     ),
 ]
 Text = Annotated[str | None, Query(max_length=MOST_NAME)]
@@ -275,7 +272,6 @@ async def compare(
             " 20); may be repeated.",
             min_length=1,
             max_length=compared.MOST_RUNS,
-            examples=["workflow:pi-1@1:0"],
         ),
     ],
 ) -> Response:

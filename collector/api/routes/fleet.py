@@ -21,7 +21,7 @@ from protocol.plan_picture import to_dot, to_svg, to_text
 from protocol.records import END_OF_TIME
 
 router = APIRouter(route_class=CheckedRoute, tags=["fleet"])
-AgentName = Annotated[str, Path(description="The agent's name.", examples=["car-7"], max_length=64)]
+AgentName = Annotated[str, Path(description="The agent's name.", max_length=64)]
 MOST_STARTS = 1_000
 _PICTURES = {"svg": "image/svg+xml", "dot": "text/vnd.graphviz", "text": "text/plain; charset=utf-8"}
 
@@ -163,8 +163,8 @@ def _has_stream(plan: Plan, meant: list[StreamPattern]) -> bool:
 )
 async def plan(
     shared: Shared,
-    agent: Annotated[str, Path(description="The agent's name.", examples=["accidents-center"], max_length=64)],
-    epoch: Annotated[int, Path(description="Which start of it.", ge=0, le=END_OF_TIME, examples=[1])],
+    agent: AgentName,
+    epoch: Annotated[int, Path(description="Which start of it.", ge=0, le=END_OF_TIME)],
     format: Annotated[Literal["json", "svg", "dot", "text"], Query(description="As data, or as a picture.")] = "json",
 ) -> Response:
     """One plan, as data or as a picture."""

@@ -52,7 +52,6 @@ async def find_paths(
         Query(
             alias="from",
             description="Where they begin: an id, or ~ and a regular expression for AGENT/STREAM.",
-            examples=["~accidents-roadside/.*"],
         ),
     ],
     derived: Annotated[
@@ -60,7 +59,6 @@ async def find_paths(
         Query(
             alias="to",
             description="Where they end: an id, or ~ and a regular expression for AGENT/STREAM.",
-            examples=["accidents-center/accidents@1:0"],
         ),
     ],
     via: Annotated[
