@@ -50,7 +50,8 @@ class CheckedRoute(APIRoute):
             if request.scope["query_string"]:
                 _check_query(request, may_repeat)
             if request.method == "GET":
-                if "if-none-match" in request.headers and (tag := _known_tag(request)):
+                is_conditional = "if-none-match" in request.headers
+                if is_conditional and (tag := _known_tag(request)):
                     return Response(status_code=304, headers={"etag": tag})
                 if quick is not None and not request.scope["query_string"]:
                     response = await quick(context_of(request), request.path_params["id"])
@@ -58,7 +59,7 @@ class CheckedRoute(APIRoute):
                     response = await answer(request)
                 if "etag" in response.headers:
                     response.headers["etag"] = tag = _tag(response.headers["etag"], request)
-                    if request.headers.get("if-none-match") == "*":
+                    if is_conditional and request.headers["if-none-match"] == "*":
                         return Response(status_code=304, headers={"etag": tag})
                 if is_head(request.scope):
                     return Response(status_code=response.status_code, headers=response.headers)
