@@ -92,6 +92,13 @@ class StreamPattern(NamedTuple):
     agent: str | None
     epoch: Epoch | None
 
+    def matches(self, agent: str, stream: str, epoch: int | None, nonce: int | None) -> bool:
+        """Whether a stream of a start of an agent is among them."""
+        if stream != self.stream or self.agent not in (None, agent):
+            return False
+        wanted = self.epoch
+        return wanted is None or (nonce == wanted.nonce if wanted.number is None else epoch == wanted.number)
+
 
 VertexName = TupleName | TaskName | WorkflowName | DataName
 

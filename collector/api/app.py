@@ -13,6 +13,7 @@ from fastapi import FastAPI
 
 from collector.api import problems
 from collector.api.context import Context
+from collector.api.examples import add_examples
 from collector.api.metrics import Metrics, Observed
 from collector.api.problems import ProblemDetails
 from collector.api.readers import LONGEST_S, Readers
@@ -90,7 +91,8 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _describe(app: FastAPI) -> None:
-    """Have the description of the API tell of problems as they are, not as the framework would make them."""
+    """Have the description of the API tell of problems as they are, not as the framework would make them, and show
+    examples."""
     made = app.openapi
 
     def openapi() -> dict[str, object]:
@@ -102,6 +104,7 @@ def _describe(app: FastAPI) -> None:
             told = ProblemDetails.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas.update(told.pop("$defs", {}))
             schemas["ProblemDetails"] = told
+            add_examples(found)
             app.openapi_schema = found
         return app.openapi_schema
 

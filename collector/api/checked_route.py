@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive
 
 from collector.api.context import Context, context_of
+from collector.api.head import is_head
 from collector.api.problems import Problem, shortened
 
 MOST_BODY_BYTES = 8 << 20
@@ -36,7 +37,8 @@ def without_query(answer: Quick) -> Callable[[T], T]:
 
 class CheckedRoute(APIRoute):
     """Refuses parameters that it does not have, or has only once: left out silently, they would seem to do something.
-    And it answers that nothing has changed to those who have an answer of the store as it is now."""
+    And it answers that nothing has changed to those who have an answer of the store as it is now, and HEAD without a
+    body."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         answer = super().get_route_handler()
@@ -48,14 +50,19 @@ class CheckedRoute(APIRoute):
             if request.scope["query_string"]:
                 _check_query(request, may_repeat)
             if request.method == "GET":
-                if "if-none-match" in request.headers and (tag := _known_tag(request)):
+                is_conditional = "if-none-match" in request.headers
+                if is_conditional and (tag := _known_tag(request)):
                     return Response(status_code=304, headers={"etag": tag})
                 if quick is not None and not request.scope["query_string"]:
                     response = await quick(context_of(request), request.path_params["id"])
                 else:
                     response = await answer(request)
                 if "etag" in response.headers:
-                    response.headers["etag"] = _tag(response.headers["etag"], request)
+                    response.headers["etag"] = tag = _tag(response.headers["etag"], request)
+                    if is_conditional and request.headers["if-none-match"] == "*":
+                        return Response(status_code=304, headers={"etag": tag})
+                if is_head(request.scope):
+                    return Response(status_code=response.status_code, headers=response.headers)
                 return response
             if takes_json:
                 _check_type(request)
@@ -126,5 +133,5 @@ def _known_tag(request: Request) -> str | None:
     """The tag of this answer, if the caller has it, of the store as it is now."""
     version = context_of(request).version()
     tag = None if version is None else _tag(version, request)
-    known = [each.strip() for each in request.headers["if-none-match"].split(",")]
-    return tag if tag is not None and tag in known else None
+    known = [each.strip().removeprefix("W/") for each in request.headers["if-none-match"].split(",")]
+    return tag if tag is not None and tag.removeprefix("W/") in known else None

@@ -84,7 +84,7 @@ async def reply_graph(shown: Shown, wanted: str, name: str, version: str | None 
     if wanted == "json":
         return reply_shown(shown, version)
     found = FORMATS[wanted]
-    headers = {"content-disposition": f'attachment; filename="{name}{found.suffix}"', **_next(shown["next"])}
+    headers = _document_headers(found, name, shown["next"], version)
     if shown["truncated"]:
         headers[_TRUNCATED] = "true"
     body = await to_thread.run_sync(lambda: export(Graph.model_validate(shown), wanted))
@@ -105,14 +105,15 @@ async def reply_rows(page: Listed, wanted: str, name: str, version: str | None =
     if wanted == "json":
         return reply(page, version)
     found = FORMATS[wanted]
-    headers = {"content-disposition": f'attachment; filename="{name}{found.suffix}"', **_next(page.next)}
+    headers = _document_headers(found, name, page.next, version)
     body = await to_thread.run_sync(lambda: export_rows([row.model_dump() for row in page.items], wanted))
     return Response(body, media_type=found.media_type, headers=headers)
 
 
-def _next(cursor: str | None) -> dict[str, str]:
-    """Where the next page begins, of a document that has no place to say so."""
-    return {} if cursor is None else {_NEXT: cursor}
+def _document_headers(found: Format, name: str, cursor: str | None, version: str | None) -> dict[str, str]:
+    """What is told beside a document: its name and, as it has no place for that, where the next page begins."""
+    told = {"content-disposition": f'attachment; filename="{name}{found.suffix}"', _NEXT: cursor, "etag": version}
+    return {header: value for header, value in told.items() if value is not None}
 
 
 def documents(formats: Mapping[str, Format]) -> dict[int | str, dict[str, Any]]:

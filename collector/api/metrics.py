@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from math import inf
 from time import perf_counter
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -11,6 +12,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from collector.api.head import as_get
 from collector.api.problems import Problem, answer
 from collector.api.readers import Readers
 from collector.presence import Presence
@@ -21,7 +23,12 @@ _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _LONG_S = 1.0
 _MOST_SHOWN = 200
-MOST_AT_ONCE = 1_000
+MOST_QUESTIONS = 1_000
+MOST_STREAMS = 500
+"""Of events: each stays for as long as it likes, so they have places of their own."""
+_STREAM = "/v1/graph/stream"
+_ALWAYS = ("/healthz", "/readyz", "/metrics")
+"""Whoever looks after it has to see that it lives, and how much there is to do."""
 
 
 class Metrics:
@@ -88,13 +95,27 @@ class _PresenceFigures:
             yield GaugeMetricFamily(f"threadline_presence_{name}", name.replace("_", " "), value)
 
 
+class _Places:
+    """How many requests of one kind are under way, and may be."""
+
+    __slots__ = ("most", "taken", "taken_by")
+
+    def __init__(self, taken_by: str, most: float) -> None:
+        self.taken_by = taken_by
+        self.most = most
+        self.taken = 0
+
+
 class Observed:
-    """An application of which every request is counted, timed and logged. If very many are under way, it says so."""
+    """An application of which every request is counted, timed and logged. If very many are under way, it says so; HEAD
+    is asked as GET."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
         self._metrics = metrics
-        self._running = 0
+        self._questions = _Places("requests are being answered", MOST_QUESTIONS)
+        self._others = {each: _Places("", inf) for each in _ALWAYS}
+        self._others[_STREAM] = _Places("streams of events are open", MOST_STREAMS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -114,30 +135,34 @@ class Observed:
 
         metrics = self._metrics
         metrics.running.inc()
-        self._running += 1
+        places = self._others.get(scope["path"], self._questions)
+        places.taken += 1
+        asked = scope["method"]
+        if asked == "HEAD":
+            scope = as_get(scope)
         try:
-            if self._running > MOST_AT_ONCE:
-                await _overloaded(scope, receive, sent)
+            if places.taken > places.most:
+                await _overloaded(places, scope, receive, sent)
             else:
                 await self._app(scope, receive, sent)
         finally:
-            self._running -= 1
+            places.taken -= 1
             metrics.running.dec()
             elapsed_s = answered - begun  # a stream of events goes on
             route = _route(scope)
-            method = scope["method"] if scope["method"] in _METHODS else "other"  # callers may make them up
+            method = asked if asked in _METHODS else "other"  # callers may make them up
             metrics.count(method, route, status, elapsed_s)
             level = _level(status, elapsed_s)
             if _LOG.isEnabledFor(level):
                 _LOG.log(
                     level,
                     "request method=%s path=%s status=%d ms=%.1f bytes=%d",
-                    *(scope["method"], _shown(scope), status, elapsed_s * 1000, size_bytes),
+                    *(asked, _shown(scope), status, elapsed_s * 1000, size_bytes),
                 )
 
 
-async def _overloaded(scope: Scope, receive: Receive, send: Send) -> None:
-    problem = Problem(503, f"{MOST_AT_ONCE} requests are being answered already", headers={"Retry-After": "1"})
+async def _overloaded(places: _Places, scope: Scope, receive: Receive, send: Send) -> None:
+    problem = Problem(503, f"{places.most} {places.taken_by} already: wait a little", headers={"Retry-After": "1"})
     await answer(Request(scope), problem)(scope, receive, send)
 
 

@@ -40,27 +40,6 @@ class TupleVertex(Model):
     (`intermediate`). A reading is `alive` while it can still contribute to more and `expired` afterwards; a result is
     `open` until all its origins are known, then `complete`, or `incomplete` if some of them are lost for ever."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        json_schema_extra={
-            "examples": [
-                {
-                    "id": "car-7/reports@3:1842",
-                    "kind": "source",
-                    "agent": "car-7",
-                    "epoch": 3,
-                    "stream": "reports",
-                    "seq": 1842,
-                    "ts": 279000,
-                    "state": "expired",
-                    "since": {"stamp": 429001, "written_ms": 1794900000000},
-                    "origins": None,
-                    "payload": {"vid": 159, "speed": 0},
-                }
-            ]
-        },
-    )
-
     id: str
     kind: Literal["source", "sink", "intermediate"]
     agent: str

@@ -30,7 +30,7 @@ from collector.store.row_query import BadQuery
 _LOG = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
 _MOST_ERRORS = 20
-_PARAMETERS = {"greatest": "latest", "from_ms": "from", "to_ms": "to", "after": "cursor"}
+_PARAMETERS = {"greatest": "latest", "from_ms": "from", "to_ms": "to", "after": "cursor", "runs": "run"}
 """What the parts of a question to the store are called here, where that is something else."""
 _RETRY_S = 1
 _MOST_SHOWN = 100
@@ -52,21 +52,6 @@ class ProblemDetails(BaseModel):
     detail: str = Field(description="What is wrong, and what to do about it.")
     instance: str = Field(description="The path that was asked for.")
     errors: list[FieldProblem] = Field(default_factory=list, description="Of bad requests: which fields, and why.")
-
-    model_config = {
-        "json_schema_extra": {
-            "examples": [
-                {
-                    "type": "about:blank",
-                    "title": "Unprocessable Entity",
-                    "status": 422,
-                    "detail": "limit: Input should be less than or equal to 1000",
-                    "instance": "/v1/sinks",
-                    "errors": [{"field": "limit", "reason": "Input should be less than or equal to 1000"}],
-                }
-            ]
-        }
-    }
 
 
 class Problem(Exception):
@@ -138,7 +123,12 @@ def _later(detail: str) -> Problem:
 def _of_framework(error: HTTPException) -> Problem:
     is_about_body = error.status_code in (400, 413)
     field = "body" if is_about_body else None
-    return Problem(error.status_code, str(error.detail), field, headers=error.headers or {})
+    detail, headers = str(error.detail), dict(error.headers or {})
+    if error.status_code == 404:
+        detail = "there is nothing at this path: /docs and /openapi.json describe all that there is"
+    if headers.get("Allow") == "GET":
+        headers["Allow"] = "GET, HEAD"
+    return Problem(error.status_code, detail, field, headers)
 
 
 def _of_query(error: BadQuery) -> Problem:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
+from collector.ingest.doubled import check_json, check_msgpack
 from collector.ingest.errors import BadDocument, TooLarge
 from collector.ingest.fields import Object, agent_name, as_object, list_of, text, whole
 from collector.ingest.plans import Declaration, read_plan
@@ -46,21 +46,35 @@ class Document:
 
 def read_json(data: bytes) -> Document:
     """A document in JSON. BadDocument or TooLarge say what is wrong."""
-    return _read(data, msgspec.json.decode, "JSON")
+    return _read(data, _from_json, "JSON")
 
 
 def read_msgpack(data: bytes) -> Document:
     """A document of the same shape in MessagePack."""
-    return _read(data, msgspec.msgpack.decode, "MessagePack")
+    return _read(data, _from_msgpack, "MessagePack")
 
 
-def _read(data: bytes, decode: Callable[[bytes], Any], language: str) -> Document:
+def _from_json(data: bytes) -> object:
+    value = msgspec.json.decode(data)
+    check_json(data)
+    return value
+
+
+def _from_msgpack(data: bytes) -> object:
+    value = msgspec.msgpack.decode(data)
+    check_msgpack(data, value)
+    return value
+
+
+def _read(data: bytes, decode: Callable[[bytes], object], language: str) -> Document:
     if len(data) > MOST_DOCUMENT_BYTES:
         raise TooLarge(f"a document of {len(data)} bytes, and {MOST_DOCUMENT_BYTES} are allowed: divide its records")
     try:
         value = decode(data)
     except RecursionError:
         raise BadDocument("", "nested too deep") from None
+    except BadDocument:
+        raise
     except (msgspec.MsgspecError, ValueError, TypeError, OverflowError) as error:
         raise BadDocument("", f"no {language}: {error}") from error
     return _document(value)

@@ -92,8 +92,9 @@ class Records:
         for place, each in enumerate(self._counted(list_of(part, "origins"))):
             try:
                 origin = self._origin(each, stream.name, ts)
-                if origins.setdefault((origin.stream, origin.seq), origin).kind is not origin.kind:
-                    raise BadDocument("remote", "the same tuple is among the origins, and is it not there")
+                before = origins.setdefault((origin.stream, origin.seq), origin)
+                if before is not origin:
+                    raise _named_before(before, origin)
             except BadDocument as error:
                 raise error.inside(f"origins[{place}]") from None
         oldest_first = tuple(sorted(origins.values(), key=lambda origin: origin.ts))
@@ -255,6 +256,13 @@ _READERS: dict[str, Callable[[Records, object], None]] = {
     "gap": Records._add_gap,
     "end": Records._add_end,
 }
+
+
+def _named_before(before: Origin, origin: Origin) -> BadDocument:
+    """An origin that a delivery has named already."""
+    if before.kind is not origin.kind:
+        return BadDocument("remote", "the same tuple is among the origins, and is it not there")
+    return BadDocument("seq", f"{origin.seq} of {shown(origin.stream.name)} is among the origins already: each once")
 
 
 def _nonce(part: Object) -> int:

@@ -149,7 +149,8 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
                 continue
             told.add((stream, of["seq"]))
             if kind == "delivery":
-                of["origins"] = [origin() for _ in range(draw(st.integers(0, 4)))]
+                named = [origin() for _ in range(draw(st.integers(0, 4)))]
+                of["origins"] = list({repr({**each, "ts": None}): each for each in named}.values())
         elif kind == "progress":
             hold = draw(st.none() | _TIMES | st.sampled_from([-(2**63), 2**63 - 1, "end"]))
             of = {"stream": draw(NAMES), "watermark": draw(_TIMES | st.just(2**63 - 1)), "hold": hold}

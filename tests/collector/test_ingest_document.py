@@ -84,6 +84,7 @@ def test_whatever_is_valid_is_read_back_as_it_was_said(document: dict[str, Any])
     except OverflowError:  # MessagePack has no numbers of more than 64 bits
         return
     assert seen(told(read_msgpack(packed))) == expected
+    assert read_msgpack(wide(document)) == made
 
 
 @given(JSON_VALUES)
@@ -227,6 +228,16 @@ def without(part: dict[str, Any], key: str) -> dict[str, Any]:
             "the same tuple is among the origins",
         ),
         (
+            example(records=[delivery(_ORIGIN, {**_ORIGIN, "seq": 1}, _ORIGIN)]),
+            "records[0].delivery.origins[2].seq",
+            "0 of 'reports' is among the origins already",
+        ),
+        (
+            example(records=[delivery(_ORIGIN, {**_ORIGIN, "run": EXAMPLE["run"], "epoch": 1})]),
+            "records[0].delivery.origins[1].seq",
+            "each once",
+        ),
+        (
             example(records=[delivery(without(_REMOTE, "nonce"))]),
             "records[0].delivery.origins[0].run",
             "which start of car-7 is it",
@@ -328,6 +339,88 @@ def test_origins_of_an_earlier_run_need_not_be_in_the_plan_of_this_one() -> None
     gone = {**_ORIGIN, "stream": "gone", "run": "before", "epoch": 0}
     [_, made] = told(as_json(example(records=[delivery(gone)])))
     assert str(made.origins[0].id) == "flink-1/gone@0:0"
+
+
+# Keys that are given twice
+
+
+class Doubled(dict[str, Any]):
+    """An object that gives its first key twice."""
+
+    @property
+    def written(self) -> list[tuple[str, Any]]:
+        return [(next(iter(self)), 0), *self.items()]
+
+
+def pairs_of(value: dict[str, Any]) -> list[tuple[str, Any]]:
+    return value.written if isinstance(value, Doubled) else list(value.items())
+
+
+def json_text(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{json.dumps(key)}: {json_text(each)}' for key, each in pairs_of(value))}}}"
+    return f"[{', '.join(map(json_text, value))}]" if isinstance(value, list) else json.dumps(value)
+
+
+def narrow(value: Any) -> bytes:
+    """MessagePack as short as can be."""
+    if isinstance(value, dict):
+        pairs = pairs_of(value)
+        return bytes([0x80 | len(pairs)]) + b"".join(narrow(each) for pair in pairs for each in pair)
+    if isinstance(value, list):
+        return bytes([0x90 | len(value)]) + b"".join(map(narrow, value))
+    return msgspec.msgpack.encode(value)
+
+
+def wide(value: Any) -> bytes:
+    """MessagePack that takes more room than it has to, as some libraries write it."""
+    if isinstance(value, dict):
+        pairs = pairs_of(value)
+        return b"\xdf" + len(pairs).to_bytes(4, "big") + b"".join(wide(each) for pair in pairs for each in pair)
+    if isinstance(value, list):
+        return b"\xdd" + len(value).to_bytes(4, "big") + b"".join(map(wide, value))
+    if isinstance(value, str):
+        return b"\xdb" + len(value.encode()).to_bytes(4, "big") + value.encode()
+    if type(value) is int and -(2**63) <= value < 2**63:
+        return b"\xd3" + value.to_bytes(8, "big", signed=True)
+    return msgspec.msgpack.encode(value)
+
+
+def refusals(document: Any) -> set[tuple[str, str]]:
+    """What is said of a document, however it is written."""
+    found = set()
+    for read, data in (
+        (read_json, json_text(document).encode()),
+        (read_msgpack, narrow(document)),
+        (read_msgpack, wide(document)),
+    ):
+        with pytest.raises(BadDocument) as refused:
+            read(data)
+        found.add((refused.value.field, refused.value.reason))
+    return found
+
+
+def test_a_key_that_is_given_twice_is_refused_with_its_place() -> None:
+    assert refusals(Doubled(EXAMPLE)) == {("agent", "is given twice")}
+    source, *others = EXAMPLE["records"]
+    twice = {"source": Doubled(source["source"])}
+    assert refusals(example(records=[*others, twice])) == {("records[4].source.stream", "is given twice")}
+    said = {"source": {**source["source"], "payload": [1, {"car": Doubled(a=1)}]}}
+    assert refusals(example(records=[said])) == {("records[0].source.payload[1].car.a", "is given twice")}
+    plan = {**PLAN, "sinks": Doubled(PLAN["sinks"])}
+    assert refusals(example(plan=plan)) == {("plan.sinks.alerts", "is given twice")}
+
+
+def test_keys_that_are_no_texts_are_told_apart_as_well() -> None:
+    around = [msgspec.msgpack.encode(example(records=[{"source": {**_ORIGIN, "payload": "?"}}]))]
+    before, after = around[0].split(b"\xa1?")
+    for keys in ((b"\x01", b"\x02"), (b"\xc0", b"\x01"), (b"\x91\x01", b"\x91\x02"), (b"\xc4\x01a", b"\xa1a")):
+        payload = b"\xde\x00\x02" + b"\x00".join([*keys, b""])
+        read_msgpack(before + payload + after)
+        for key in keys:
+            payload = b"\x82" + b"\x00".join([key, key, b""])
+            with pytest.raises(BadDocument, match="is given twice"):
+                read_msgpack(before + payload + after)
 
 
 # Plans

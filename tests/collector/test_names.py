@@ -93,3 +93,12 @@ def test_an_empty_text_means_no_stream() -> None:
     for text in ("", "x" * (MOST_CHARACTERS + 1)):
         with pytest.raises(BadName, match="is no stream"):
             parse_stream(text)
+
+
+def test_streams_that_a_pattern_matches() -> None:
+    of = ("car-7", "alerts", 3, 0x1F40)
+    for text in ("alerts", "car-7/alerts", "alerts@3", "car-7/alerts@3", "alerts@~1f40"):
+        assert parse_stream(text).matches(*of), text
+    for text in ("alert", "car-8/alerts", "alerts@4", "car-7/alerts@~1f41"):
+        assert not parse_stream(text).matches(*of), text
+    assert not parse_stream("alerts@3").matches("car-7", "alerts", None, 3), "nobody has told its epoch"

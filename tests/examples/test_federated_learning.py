@@ -28,6 +28,7 @@ from threadline.lab import ApiService, find_mosquitto
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "examples" / "federated_learning.py"
 PAGE = (ROOT / "docs" / "federated.md").read_text()
+GUIDE = (ROOT / "docs" / "api.md").read_text()
 DEVICES = [f"device-{number}" for number in range(1, 5)]
 ROUNDS, LOCAL_EPOCHS = 3, 2
 EPOCHS = ROUNDS * LOCAL_EPOCHS
@@ -162,6 +163,16 @@ def check_backward(graph: Any, learnt: Learnt, result: dict[str, Any]) -> None:
     assert graph["next"] is None and not graph["truncated"]
 
 
+def check_the_guide_of_the_api(api: str, learnt: Learnt) -> None:
+    """What it asks of this example has an answer."""
+    asked = re.findall(r"^curl .*'http://127\.0\.0\.1:8080(/[^']+)'$", GUIDE, re.MULTILINE)
+    asked = [path for path in asked if re.search("federated-learning|fl-server|device-", path)]
+    assert len(asked) == 5
+    for path in asked:
+        found = get(api + path.replace("run-3f9c51", learnt["run"]))
+        assert found.get("items") or found.get("edges") or found.get("runs"), path
+
+
 @pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed (Debian: apt install mosquitto)")
 def test_both_questions_are_one_line_each_and_a_model_is_traced_back_to_all_devices(tmp_path: Path) -> None:
     requests, commands = lines("curl"), lines("threadline tasks")
@@ -195,6 +206,7 @@ def test_both_questions_are_one_line_each_and_a_model_is_traced_back_to_all_devi
                 (agent, "finished") for agent in (*DEVICES, "fl-server")
             }
 
+            check_the_guide_of_the_api(api, learnt)
             check_latest_epochs(by_command(api, commands[0]), learnt, "quadratic")
             check_best(by_command(api, commands[1]), learnt, "quadratic")
 

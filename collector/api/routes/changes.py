@@ -22,9 +22,7 @@ from collector.api.context import Context, Shared
 from collector.api.parameters import AgentFilter, StreamFilter, patterns
 from collector.api.problems import Problem, bad_field, responses
 from collector.api.view import View, time_or_none
-from collector.names import Epoch
 from collector.store import Change, ChangeKind, Cursor, CursorExpired, StoreError, StoreMissing
-from collector.store.people import StreamName
 from protocol.chunks import SEQ_BITS
 from protocol.graph import EdgeFlag, Reason, SinkFlag
 
@@ -133,15 +131,8 @@ class _Filter:
         of = view.stream_of(stream)
         return self._agent in (None, of.agent) and (
             self._patterns is None
-            or any(
-                each.stream == of.name and each.agent in (None, of.agent) and _is_epoch(each.epoch, of)
-                for each in self._patterns
-            )
+            or any(each.matches(of.agent, of.name, of.epoch, of.nonce) for each in self._patterns)
         )
-
-
-def _is_epoch(wanted: Epoch | None, of: StreamName) -> bool:
-    return wanted is None or (of.nonce == wanted.nonce if wanted.number is None else of.epoch == wanted.number)
 
 
 async def _events(shared: Context, store: str, place: Cursor, wanted: _Filter) -> AsyncIterator[bytes]:

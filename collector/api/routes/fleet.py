@@ -16,12 +16,12 @@ from collector.api.rows import Agent, AgentDetails, Agents, AgentStart, AgentSta
 from collector.api.view import View, time_or_none
 from collector.names import StreamPattern
 from collector.store.people import Plan, Span, Start, Stream
-from protocol.plan import PlanDocument, PlanError
+from protocol.plan import PlanDocument, PlanError, delivering_name
 from protocol.plan_picture import to_dot, to_svg, to_text
 from protocol.records import END_OF_TIME
 
 router = APIRouter(route_class=CheckedRoute, tags=["fleet"])
-AgentName = Annotated[str, Path(description="The agent's name.", examples=["car-7"], max_length=64)]
+AgentName = Annotated[str, Path(description="The agent's name.", max_length=64)]
 MOST_STARTS = 1_000
 _PICTURES = {"svg": "image/svg+xml", "dot": "text/vnd.graphviz", "text": "text/plain; charset=utf-8"}
 
@@ -118,27 +118,42 @@ async def plans(
     shared: Shared,
     agent: AgentFilter = None,
     epoch: EpochFilter = None,
+    stream: StreamFilter = None,
     from_ms: From = None,
     to_ms: To = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
-    """Plans of all starts of agents, oldest first. `from` and `to` are about when a plan was stored."""
+    """Plans of all starts of agents, oldest first. `stream`: only those with a source, sink or send of such a stream;
+    `from` and `to` are about when a plan was stored."""
     after = cursors.decode("plans", cursor, int)
     version = shared.version()
 
     def find(view: View) -> Plans:
-        found = view.reader.plans(
-            agent=agent,
-            epoch=epoch,
-            seen=Span(*span(from_ms, to_ms)),
-            after=after[0] if after else 0,
-            limit=limit + 1,
-        )
+        seen, meant = Span(*span(from_ms, to_ms)), patterns(stream)
+        found: list[Plan] = []
+        last = after[0] if after else 0
+        while len(found) <= limit:
+            page = view.reader.plans(agent=agent, epoch=epoch, seen=seen, after=last, limit=limit + 1)
+            found += [each for each in page if meant is None or _has_stream(each, meant)]
+            if len(page) <= limit:
+                break
+            last = page[-1].number
+            view.reader.check_time()
         following = cursors.encode("plans", found[limit - 1].number) if len(found) > limit else None
         return Plans(items=[_plan_row(each) for each in found[:limit]], next=following)
 
     return reply(await shared.readers.ask(find), version)
+
+
+def _has_stream(plan: Plan, meant: list[StreamPattern]) -> bool:
+    """Whether a plan reads or delivers a stream that is meant; one that cannot be read has none."""
+    try:
+        nodes = PlanDocument.from_json(plan.plan).nodes
+    except PlanError:
+        return False
+    names = [delivering_name(node) for node in nodes if node.operator in ("source", "sink", "send")]
+    return any(each.matches(plan.agent, name, plan.epoch, plan.nonce) for each in meant for name in names)
 
 
 @router.get(
@@ -148,8 +163,8 @@ async def plans(
 )
 async def plan(
     shared: Shared,
-    agent: Annotated[str, Path(description="The agent's name.", examples=["accidents-center"], max_length=64)],
-    epoch: Annotated[int, Path(description="Which start of it.", ge=0, le=END_OF_TIME, examples=[1])],
+    agent: AgentName,
+    epoch: Annotated[int, Path(description="Which start of it.", ge=0, le=END_OF_TIME)],
     format: Annotated[Literal["json", "svg", "dot", "text"], Query(description="As data, or as a picture.")] = "json",
 ) -> Response:
     """One plan, as data or as a picture."""

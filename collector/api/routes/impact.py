@@ -15,6 +15,7 @@ from collector.api.graphs import Tuples, shown_edge, shown_graph
 from collector.api.models import Impact, ProvDocument
 from collector.api.parameters import (
     MOST_NAMED,
+    AgentFilter,
     Cursor,
     ExportFormat,
     From,
@@ -63,6 +64,7 @@ class Readings(BaseModel):
 
     sources: list[ReadingId] | None = Field(default=None, max_length=_MOST_POSTED, min_length=1)
     stream: StreamText | None = None
+    agent: Annotated[str, Field(description="Only what is of this agent.", min_length=1, max_length=64)] | None = None
     from_ms: TimeMs | None = Field(default=None, alias="from")
     to_ms: TimeMs | None = Field(default=None, alias="to")
 
@@ -70,8 +72,8 @@ class Readings(BaseModel):
     def _one_of_both(self) -> Self:
         if (self.sources is None) == (self.stream is None):
             raise ValueError("give either sources, or stream with from and to")
-        if self.sources is not None and (self.from_ms, self.to_ms) != (None, None):
-            raise ValueError("from and to go with stream, not with sources")
+        if self.sources is not None and (self.agent, self.from_ms, self.to_ms) != (None, None, None):
+            raise ValueError("agent, from and to go with stream, not with sources")
         return self
 
 
@@ -86,7 +88,8 @@ async def impact(
             examples=["accidents-roadside/reports@1:39"],
         ),
     ] = None,
-    stream: Annotated[StreamText | None, Query(description="Or all readings of AGENT/STREAM[@EPOCH].")] = None,
+    stream: Annotated[StreamText | None, Query(description="Or all readings of [AGENT/]STREAM[@EPOCH].")] = None,
+    agent: AgentFilter = None,
     from_ms: From = None,
     to_ms: To = None,
     edges: Annotated[bool, Query(description="With the readings, and the edges from them.")] = False,
@@ -101,7 +104,9 @@ async def impact(
         raise bad_field("source", "give either source, or stream with from and to")
     if source is not None and (from_ms, to_ms) != (None, None):
         raise bad_field("from" if to_ms is None else "to", "from and to go with stream, not with source")
-    asked = Readings.model_construct(sources=source, stream=stream, from_ms=from_ms, to_ms=to_ms)
+    if source is not None and agent is not None:
+        raise bad_field("agent", "agent goes with stream, not with source")
+    asked = Readings.model_construct(sources=source, stream=stream, agent=agent, from_ms=from_ms, to_ms=to_ms)
     return await _answer(shared, asked, edges, payload, limit, cursor, format)
 
 
@@ -203,7 +208,7 @@ def _touched_by_sent(view: View, ids: list[int]) -> tuple[Numbers, Numbers, bool
 
 def _chosen(view: View, asked: Readings) -> _Chosen:
     if asked.stream is not None:
-        return _of_stream(view, parse_stream(asked.stream), asked.from_ms, asked.to_ms)
+        return _of_stream(view, parse_stream(asked.stream), asked.agent, asked.from_ms, asked.to_ms)
     ids: set[int] = set()
     unknown: list[str] = []
     for text in asked.sources or []:
@@ -217,8 +222,10 @@ def _chosen(view: View, asked: Readings) -> _Chosen:
     return _Chosen(found, unknown, [(each.agent, each.name) for each in streams])
 
 
-def _of_stream(view: View, pattern: StreamPattern, from_ms: int | None, to_ms: int | None) -> _Chosen:
-    numbers = view.stream_numbers(pattern)
+def _of_stream(
+    view: View, pattern: StreamPattern, agent: str | None, from_ms: int | None, to_ms: int | None
+) -> _Chosen:
+    numbers = view.streams_meant([pattern], agent)
     if not numbers:
         raise Problem(404, f"there is no stream {pattern.stream!r}", "stream")
     parts: list[Numbers] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter, Response
+from fastapi.responses import RedirectResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from prometheus_client.exposition import generate_latest
 
@@ -17,6 +18,12 @@ from collector.store import StoreError
 router = APIRouter(route_class=CheckedRoute, tags=["operations"])
 
 _BAD: dict[int | str, dict[str, Any]] = {422: responses()[422]}
+
+
+@router.get("/", include_in_schema=False)
+async def root() -> Response:
+    """Where people begin: what there is, to try out."""
+    return RedirectResponse("/docs")
 
 
 @router.get("/healthz", response_model=Health, responses=_BAD)

@@ -8,7 +8,7 @@ full, or when so many results were looked at, and the next one goes on there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Annotated, Any, NamedTuple
 
@@ -35,6 +35,8 @@ MOST_PASSED = 100_000
 MOST_RESULTS = 500
 _AT_ONCE = 100
 End = Annotated[str, Query(min_length=1, max_length=MOST_NAME)]
+_Pattern = Callable[[str], bool]
+"""Says whether a place is one that was asked for."""
 
 
 @router.get(
@@ -50,7 +52,6 @@ async def find_paths(
         Query(
             alias="from",
             description="Where they begin: an id, or ~ and a regular expression for AGENT/STREAM.",
-            examples=["~accidents-roadside/.*"],
         ),
     ],
     derived: Annotated[
@@ -58,7 +59,6 @@ async def find_paths(
         Query(
             alias="to",
             description="Where they end: an id, or ~ and a regular expression for AGENT/STREAM.",
-            examples=["accidents-center/accidents@1:0"],
         ),
     ],
     via: Annotated[
@@ -84,19 +84,9 @@ async def find_paths(
     return await reply_graph(await shared.readers.ask(find), format, "paths", version)
 
 
-class _Pattern:
-    """Says whether a place is one that was asked for."""
-
-    def __init__(self, text: str) -> None:
-        self._matches = matcher(text)
-
-    def __call__(self, place: str) -> bool:
-        return self._matches(place)
-
-
 def _pattern(field: str, text: str) -> _Pattern:
     try:
-        return _Pattern(text)
+        return matcher(text)
     except BadFilter as error:
         raise bad_field(field, str(error)) from error
 
@@ -128,7 +118,7 @@ class _Search:
 
     def page(self, limit: int, after: tuple[Any, ...] | None, with_payloads: bool) -> Shown:
         """So many paths behind a cursor."""
-        if isinstance(self._begin, _Pattern) and isinstance(self._end, _Pattern):
+        if not isinstance(self._begin, str) and not isinstance(self._end, str):
             found = self._of_results(limit, after)
         else:
             found = self._of_one(limit, after)
@@ -197,7 +187,7 @@ class _Search:
 
     def _results(self, after: tuple[int, int] | None) -> Iterator[Sink]:
         """Results of streams that match, the newest first."""
-        assert isinstance(self._end, _Pattern)
+        assert not isinstance(self._end, str)
         streams = [each.number for each in self._view.reader.streams() if self._end(f"{each.agent}/{each.name}")]
         while page := self._view.reader.sinks(
             from_ts=self._times[0],

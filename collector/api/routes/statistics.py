@@ -13,6 +13,7 @@ from collector.api.problems import bad_field, responses
 from collector.api.rows import Series, Statistics
 from collector.api.view import View
 from collector.store.reader import SinkCount
+from protocol.records import BEGINNING, END_OF_TIME
 
 router = APIRouter(route_class=CheckedRoute, tags=["statistics"])
 MOST_SLOTS = 1_000
@@ -30,14 +31,16 @@ async def statistics(
     slots: Annotated[int, Query(description="So many slots of equal width.", ge=1, le=MOST_SLOTS)] = 60,
 ) -> Response:
     """Results of each stream by event time, from how many readings they came, how many are open or incomplete; tasks by
-    when they began. Without `from` and `to`: over all the time of which there are results, or else tasks."""
+    when they began. Without `from` and `to`: over all the time of which there are results or, unless `stream` says of
+    which, tasks."""
     check_span(from_ms, to_ms)
     version = shared.version()
 
     def find(view: View) -> Statistics:
         reader = view.reader
         streams = view.streams_meant(patterns(stream), agent)
-        first, last = reader.times(streams, agent)
+        # Whoever asks for streams is not answered with the times of tasks, which have none.
+        first, last = reader.times(streams, agent) if stream is None else _times(view, streams)
         first, last = (first if from_ms is None else from_ms), (last if to_ms is None else to_ms)
         if first is None or last is None or last < first:
             return Statistics(
@@ -71,6 +74,17 @@ async def statistics(
         )
 
     return reply(await shared.readers.ask(find), version)
+
+
+def _times(view: View, streams: list[int] | None) -> tuple[int | None, int | None]:
+    """From when to when there are results of some streams. What is at the ends of time does not count."""
+    first, last = (
+        view.reader.sinks(
+            from_ts=BEGINNING + 1, to_ts=END_OF_TIME - 1, streams=streams, newest_first=is_newest, limit=1
+        )
+        for is_newest in (False, True)
+    )
+    return (first[0].ts, last[0].ts) if first and last else (None, None)
 
 
 def _series(name: str, counts: list[SinkCount], slots: int) -> Series:

@@ -71,11 +71,10 @@ async def gaps(
 
 def _names(detail: dict[str, Any], pattern: StreamPattern, agent: str) -> bool:
     """Whether a gap says something of such a stream."""
-    if pattern.agent not in (None, agent) or not _is_epoch(pattern, detail.get("epoch"), detail.get("nonce")):
-        return False
     lost = [str(each.get("name") if isinstance(each, dict) else each[0]) for each in detail.get("tuples") or ()]
     known = [str(each[0]) for part in ("progress", "next_seqs") for each in detail.get(part) or ()]
-    return pattern.stream in (*lost, *known)
+    start = detail.get("epoch"), detail.get("nonce")
+    return any(pattern.matches(agent, name, *start) for name in (*lost, *known))
 
 
 @router.get("/late", response_model=LateRows, responses=responses(400))
@@ -131,6 +130,7 @@ async def late_tuples(
 
     def find(view: View) -> LateTuples:
         seen = Span(*span(from_ms, to_ms))
+        meant = patterns(stream)
         items: list[LateTuple] = []
         row, passed = (after[0], after[1]) if after else (1, 0)
         while True:
@@ -140,7 +140,8 @@ async def late_tuples(
                 for place, record in enumerate(kept.records[first:], first):
                     if len(items) == limit:
                         return LateTuples(items=items, next=cursors.encode("late-tuples", kept.number, place))
-                    if stream is None or any(_is_of(record.stream, each) for each in patterns(stream) or ()):
+                    of = record.stream
+                    if meant is None or any(each.matches(of.agent, of.name, of.epoch, of.nonce) for each in meant):
                         items.append(_late_tuple(record, kept.seen_ms))
                 row, passed = kept.number + 1, 0
             if len(page) < _ROWS_AT_ONCE:
@@ -148,17 +149,6 @@ async def late_tuples(
             view.reader.check_time()
 
     return reply(await shared.readers.ask(find), version)
-
-
-def _is_of(stream: Any, pattern: StreamPattern) -> bool:
-    if stream.name != pattern.stream or pattern.agent not in (None, stream.agent):
-        return False
-    return _is_epoch(pattern, stream.epoch, stream.nonce)
-
-
-def _is_epoch(pattern: StreamPattern, epoch: int | None, nonce: int | None) -> bool:
-    wanted = pattern.epoch
-    return wanted is None or (nonce == wanted.nonce if wanted.number is None else epoch == wanted.number)
 
 
 def _late_tuple(record: Any, seen_ms: int) -> LateTuple:

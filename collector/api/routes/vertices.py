@@ -49,7 +49,6 @@ Id = Annotated[
     Path(
         description="A tuple AGENT/STREAM@EPOCH:NUMBER, a task task:AGENT@EPOCH:NUMBER, a workflow"
         " workflow:AGENT@EPOCH:NUMBER, or data data:[AGENT@EPOCH:]WORKFLOW/ID.",
-        examples=["accidents-center/accidents@1:0"],
         max_length=MOST_NAME,
     ),
 ]

@@ -279,6 +279,23 @@ def test_times_in_iso(rich: Served) -> None:
         assert rich.get("/v1/sinks", from_=text)["next"] is None
 
 
+@pytest.mark.parametrize("text", ["1_000", " 12 ", "\u0661\u0662", "\uff11", "--1", "1.5", "0x10", "9" * 5_000])
+def test_numbers_that_are_no_times(rich: Served, text: str) -> None:
+    refused(rich, "GET", "/v1/sinks", 422, "from", params={"from": text})
+    refused(rich, "POST", "/v1/impact", 422, "from", json={"stream": "car/readings", "from": text})
+    for signed in ("7000", "+7000", "-7000"):
+        assert rich.get("/v1/sinks", from_=signed)["vertices"]
+
+
+def test_runs_that_cannot_be_compared(rich: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "/v1/workflows/compare"
+    monkeypatch.setattr("collector.store.compared.MOST_RUNS", 1)
+    both = {"run": [KNOWN.workflow, KNOWN.other_workflow]}
+    assert "not 2" in refused(rich, "GET", path, 422, "run", params=both)["detail"]
+    monkeypatch.setattr("collector.api.routes.captured._runs_meant", lambda view, text: [(1, 99)])
+    refused(rich, "GET", path, 422, "run", params={"run": "gone"})
+
+
 def test_parameters_that_are_not_there(rich: Served) -> None:
     for path in (*LISTS, "/v1/statistics", f"/v1/vertices/{KNOWN.result}", "/v1/agents/car", "/v1/plans/car/1"):
         told = refused(rich, "GET", path, 422, "nothing", params={"nothing": 1, **LISTS.get(path, {})})
@@ -483,16 +500,48 @@ def test_methods_that_are_not_there(rich: Served) -> None:
         refused(rich, "GET" if path == "/v1/ingest" else "POST", path, 405, None)
     figures = rich.client.get("/metrics").text
     assert 'method="other"' in figures and "NONSENSE" not in figures, "what callers make up is not remembered"
-    response = rich.client.head("/v1/sinks")
-    assert (response.status_code, response.content) == (405, b"")
-    assert response.headers["allow"] == "GET"
+    assert rich.client.post("/v1/sinks").headers["allow"] == "GET, HEAD"
+    response = rich.client.head("/v1/ingest")
+    assert (response.status_code, response.headers["allow"], response.content) == (405, "POST", b"")
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/v1", "/v1/nothing", "/v2/sinks", "/V1/sinks", "/v1/sinks/x", "/v1/plans/car", "/v1/%00", "/v1/é"]
+    "path", ["/v1", "/v1/nothing", "/v2/sinks", "/V1/sinks", "/v1/sinks/x", "/v1/plans/car", "/v1/%00", "/v1/é"]
 )
 def test_paths_that_are_not_there(rich: Served, path: str) -> None:
-    refused(rich, "GET", path, 404, None)
+    told = refused(rich, "GET", path, 404, None)
+    assert "/docs" in told["detail"] and "/openapi.json" in told["detail"]
+
+
+def test_whoever_begins_at_the_root_is_led_on(rich: Served) -> None:
+    response = rich.client.get("/", follow_redirects=False)
+    assert (response.status_code, response.headers["location"]) == (307, "/docs")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/sinks",
+        "/v1/sinks?limit=1&format=csv",
+        f"/v1/vertices/{KNOWN.result}",
+        f"/v1/vertices/{KNOWN.result}/backward?limit=1",
+        *("/v1/agents", "/v1/plans/car/1?format=svg", "/healthz", "/readyz", "/openapi.json", "/docs"),
+        *("/v1/sinks?limit=0", "/v1/vertices/nobody/x@1:1", "/v1/nothing"),
+    ],
+)
+def test_head_is_answered_as_get_without_a_body(rich: Served, path: str) -> None:
+    asked, got = rich.client.head(path), rich.client.get(path)
+    assert (asked.status_code, asked.content) == (got.status_code, b"")
+    assert asked.headers == got.headers
+    if "etag" in got.headers:
+        assert rich.client.head(path, headers={"if-none-match": got.headers["etag"]}).status_code == 304
+
+
+def test_head_of_what_never_ends_ends(rich: Served) -> None:
+    response = rich.client.head("/v1/graph/stream")
+    assert (response.status_code, response.content) == (200, b"")
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert 'method="HEAD",route="/v1/graph/stream",status="200"' in rich.client.get("/metrics").text
 
 
 def _raw(served: Served, path: str, query: bytes = b"") -> Json:

@@ -15,7 +15,7 @@ from tests.collector.agents import FakeAgent
 from tests.collector.api.served import Json, Served
 from tests.collector.store.graphs import QuickWriter, graph_batch
 from tests.collector.store.rows import progress_row, record_row, register_row, row
-from tests.spark_jobs.rows import document, sink, source, window
+from tests.spark_jobs.rows import document, receive, send, sink, source, window
 
 CAR = FakeAgent("car-7", nonce=2**64 - 1, epoch=1)
 CAR_AGAIN = FakeAgent("car-7", nonce=7, epoch=2)
@@ -170,6 +170,29 @@ def test_plans(fleet: Served) -> None:
     assert fleet.get("/v1/plans", epoch=2)["items"] == [second]
     assert fleet.get("/v1/plans", agent="hub")["items"] == []
     assert fleet.get("/v1/plans", to=1_000)["items"] == [first]
+
+
+def test_plans_that_have_a_stream(other: Served) -> None:
+    roadside = document(source("reports"), window("w", "reports", 1_000), send("stopped", "w", "center")).to_json()
+    center = document(receive("in", "roadside", "stopped"), window("w", "in", 1_000), sink("accidents", "w")).to_json()
+    told = [("roadside", 1, roadside), ("roadside", 2, roadside), ("center", 1, center)]
+    with writing(other) as write:
+        for number, (name, epoch, plan) in enumerate(told, 1):
+            of = FakeAgent(name, nonce=number, epoch=epoch)
+            write(1_000, register_row(number, "x", of=of, stream_of=of), record_row(Declared(plan), of=of))
+        write(2_000, record_row(Declared("{not a plan"), of=FakeAgent("bad", nonce=4, epoch=1)))
+
+    def found(**asked: Any) -> list[str]:
+        every = other.every("/v1/plans", "items", **asked)
+        assert every == other.every("/v1/plans", "items", limit=1, **asked), "by pages it is the same"
+        return [f"{each['agent']}@{each['epoch']}" for each in every]
+
+    assert len(found()) == 4
+    assert found(stream="reports") == found(stream="roadside/stopped") == ["roadside@1", "roadside@2"]
+    assert found(stream="stopped@2") == found(stream="reports", epoch=2) == ["roadside@2"]
+    assert found(stream=["accidents", "reports@~1"]) == ["roadside@1", "center@1"]
+    assert found(stream="in") == found(stream="w") == found(stream="center/stopped") == found(stream="nothing") == []
+    assert found(stream="accidents", agent="roadside") == found(stream="accidents", from_=1_500) == []
 
 
 def test_a_plan_that_cannot_be_read_cannot_be_drawn(fleet: Served) -> None:

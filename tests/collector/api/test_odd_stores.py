@@ -125,6 +125,13 @@ def test_what_a_time_of_a_stream_touched_only_too_late_is_told(served: Served) -
         ("pump-7/readings@3:7", ["late"]),
     ]
     assert (found["sources"], found["unknown"]) == (1, [])
+    assert touched(stream="readings", agent="pump-7", from_=60, to=60) == ["pump-7/alerts@3:1"]
+    served.get("/v1/impact", 404, stream="readings", agent="pump-8")
+    served.get("/v1/impact", 404, stream="pump-7/readings", agent="pump-8")
+    served.get("/v1/impact", 422, source="pump-7/readings@3:8", agent="pump-7")
+    found = served.post("/v1/impact", {"stream": "readings", "agent": "pump-7", "from": 60, "to": 60})
+    assert [each["id"] for each in found["vertices"]] == ["pump-7/alerts@3:1"]
+    served.post("/v1/impact", {"sources": ["pump-7/readings@3:8"], "agent": "pump-7"}, 422)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from collector.store import TooSlow
 from protocol.plan import JSON, Node, PlanDocument
 from protocol.records import Declared, Gap, Late, Lost
 from tests.collector.agents import FakeAgent
-from tests.collector.api.served import Served
+from tests.collector.api.served import Served, serving
 from tests.collector.store.graphs import QuickWriter, delivery, graph_batch, tuple_id
 from tests.collector.store.rows import AGENT, record_row, register_row
 from threadline.lab import ApiService
@@ -184,15 +184,64 @@ def test_a_question_that_others_have_kept_waiting_is_given_up(tmp_path: Path, mo
     readers.close()
 
 
-def test_too_many_requests_at_once_are_told_so(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collector.api.metrics.MOST_AT_ONCE", 0)
-    response = served.client.get("/healthz")
-    assert (response.status_code, response.headers["content-type"]) == (503, "application/problem+json")
-    assert response.headers["retry-after"] == "1"
-    monkeypatch.undo()
-    assert served.client.get("/healthz").status_code == 200
-    figures = served.client.get("/metrics").text
-    assert "threadline_presence_gateways_online 0.0" in figures
+PROBES = ("/healthz", "/readyz", "/metrics")
+
+
+def test_too_many_questions_at_once_are_told_so_and_probes_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("collector.api.metrics.MOST_QUESTIONS", 0)
+    with serving(_store(tmp_path / "graph.db")) as served:
+        response = served.client.get("/v1/sinks")
+        assert (response.status_code, response.headers["content-type"]) == (503, "application/problem+json")
+        assert (response.headers["retry-after"], response.json()["detail"][:10]) == ("1", "0 requests")
+        assert [served.client.get(path).status_code for path in PROBES] == [200, 200, 200]
+        assert "threadline_presence_gateways_online 0.0" in served.client.get("/metrics").text
+
+
+def test_streams_of_events_take_the_places_of_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collector.api.metrics.MOST_QUESTIONS", 1)
+    monkeypatch.setattr("collector.api.metrics.MOST_STREAMS", 2)
+    told: dict[str, list[int]] = {}
+
+    class Counting:
+        running = Gauge("running", "", registry=None)
+
+        def count(self, method: str, route: str, status: int, elapsed_s: float) -> None:
+            pass
+
+    async def ask() -> None:
+        over = asyncio.Event()
+
+        async def answers(scope: Any, receive: object, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200})
+            await over.wait()
+            await send({"type": "http.response.body", "body": b""})
+
+        async def nothing() -> None:
+            pass
+
+        observed = Observed(answers, Counting())  # type: ignore[arg-type]
+
+        async def one(path: str) -> None:
+            async def send(message: Any) -> None:
+                if message["type"] == "http.response.start":
+                    told.setdefault(path, []).append(message["status"])
+
+            scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": []}
+            await observed(scope, nothing, send)  # type: ignore[arg-type]
+
+        paths = (*["/v1/graph/stream"] * 4, "/v1/sinks", "/v1/tasks", *PROBES)
+        asked = [asyncio.create_task(one(path)) for path in paths]
+        await asyncio.sleep(0)
+        over.set()
+        await asyncio.gather(*asked)
+        await one("/v1/graph/stream")
+
+    asyncio.run(ask())
+    assert told["/v1/graph/stream"] == [200, 200, 503, 503, 200], "who goes leaves a place"
+    assert (told["/v1/sinks"], told["/v1/tasks"]) == ([200], [503])
+    assert [told[path] for path in PROBES] == [[200]] * 3
 
 
 def test_an_epoch_in_a_filter_counts(served: Served) -> None:

@@ -8,6 +8,7 @@ store are mixed into them, so that many of them have an answer.
 from __future__ import annotations
 
 import copy
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,6 +19,7 @@ import schemathesis
 from fastapi import FastAPI
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
+from pydantic import TypeAdapter
 from schemathesis import Case, CheckFunction, GenerationMode
 from schemathesis.core.result import Ok
 from schemathesis.schemas import APIOperation, BaseSchema
@@ -29,6 +31,12 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from collector.api.app import Settings, create_app
+from collector.api.examples import ANSWERS, PARAMETERS
+from collector.api.problems import ProblemDetails
+from collector.api.routes import captured, changes, fleet, impact, ingest, paths, sinks, statistics, troubles, vertices
+from collector.api.routes import operations as operations_routes
+from collector.api.rows import Readiness
+from collector.ingest import read_json
 from tests.collector.api.rich_store import KNOWN, fill
 from tests.collector.store.graphs import QuickWriter
 
@@ -36,6 +44,7 @@ Operation = APIOperation[Any, Any, Any, Any]
 Question = Case[Operation]
 A_FEW = settings(max_examples=2, suppress_health_check=list(HealthCheck), phases=[Phase.generate, Phase.shrink])
 MANY = settings(A_FEW, max_examples=1_000, derandomize=False)
+ROUTES = (vertices, sinks, paths, impact, changes, captured, fleet, troubles, statistics, ingest)
 TAGS = ("graph", "captured", "fleet", "troubles", "statistics", "ingest", "operations")
 IDS = [*KNOWN, "car/readings@1:99999", "task:pi-1@1:99", "data:training/out-0"]
 PATTERNS = ["~car/.*", "~center/.*", "~.*"]
@@ -215,6 +224,56 @@ def test_examples_are_such_as_the_description_asks_for(app: FastAPI) -> None:
             _validator(told, schema).validate(example)
             examples += 1
     assert examples > 10
+
+
+def test_every_operation_shows_an_answer_that_is_one(app: FastAPI) -> None:
+    told = app.openapi()
+    models = {
+        f"{method} {prefix}{route.path_format}": route.response_model
+        for prefix, modules in (("/v1", ROUTES), ("", (operations_routes,)))
+        for module in modules
+        for route in module.router.routes
+        for method in route.methods
+        if route.include_in_schema
+    }
+    assert ANSWERS.keys() == models.keys() - {"GET /v1/graph/stream"}
+    for name, model in models.items():
+        method, path = name.split()
+        content = told["paths"][path][method.lower()]["responses"]["200"]["content"]
+        examples = [each["example"] for each in content.values() if "example" in each]
+        assert len(examples) == 1, name
+        if model is None:
+            assert isinstance(examples[0], str), name
+        else:
+            read = TypeAdapter(model).validate_python(examples[0])
+            assert read.model_dump(mode="json") == examples[0], name
+    not_ready = told["paths"]["/readyz"]["get"]["responses"]["503"]["content"]["application/json"]["example"]
+    assert Readiness.model_validate(not_ready).model_dump() == not_ready
+
+
+def test_every_problem_shows_one(app: FastAPI) -> None:
+    for path, methods in app.openapi()["paths"].items():
+        for operation in methods.values():
+            for status, response in operation["responses"].items():
+                if status >= "4" and (path, status) != ("/readyz", "503"):
+                    example = response["content"]["application/problem+json"]["example"]
+                    assert ProblemDetails.model_validate(example).model_dump() == example
+                    assert example["status"] == int(status)
+
+
+def test_every_parameter_that_does_not_speak_for_itself_has_an_example(app: FastAPI) -> None:
+    for path, methods in app.openapi()["paths"].items():
+        given = {each["name"]: each["schema"] for one in methods.values() for each in one.get("parameters", ())}
+        assert PARAMETERS.get(path, {}).keys() <= given.keys()
+        for name, schema in given.items():
+            kinds = [schema, *schema.get("anyOf", ())]
+            is_plain = schema.get("default") is not None or any("enum" in each for each in kinds) or name == "cursor"
+            assert is_plain or schema.get("examples"), f"{path}: {name}"
+
+
+def test_the_document_that_is_shown_would_be_ingested(app: FastAPI) -> None:
+    content = app.openapi()["paths"]["/v1/ingest"]["post"]["requestBody"]["content"]
+    assert read_json(json.dumps(content["application/json"]["example"]).encode()).records == 3
 
 
 def _validator(told: dict[str, Any], schema: dict[str, Any]) -> jsonschema_rs.Validator:

@@ -104,6 +104,17 @@ def test_tasks_by_when_they_began(rich: Served) -> None:
     assert (sum(found["tasks_begun"]), sum(found["tasks_failed"])) == (3, 1)
 
 
+def test_of_streams_without_results_there_are_no_times(rich: Served) -> None:
+    nothing: dict[str, Any] = {"from_ms": None, "to_ms": None, "starts_ms": [], "streams": [], "tasks_begun": []}
+    for stream in ("nothing", "readings", "center/alerts@77"):
+        found = rich.get("/v1/statistics", stream=stream)
+        assert {name: found[name] for name in nothing} == nothing, stream
+    both = rich.get("/v1/statistics", stream=["nothing", "depot/checked"])
+    assert (both["from_ms"], both["to_ms"]) == (500, 2_500)
+    found = rich.get("/v1/statistics", stream="nothing", from_=0, to=9, slots=2)
+    assert (found["starts_ms"], found["streams"]) == ([0, 5], [])
+
+
 def test_of_nothing_there_is_nothing_to_count(other: Served) -> None:
     other.new_store().close()
     found = other.get("/v1/statistics")
