@@ -371,7 +371,7 @@ PARAMETERS: dict[str, Example] = {
         "since": 400_000,
         "until": 600_000,
     },
-    "/v1/impact": {"source": _LAST_READING["id"], "stream": "stops-live/reports", **_EVENT_TIME},
+    "/v1/impact": {"source": _LAST_READING["id"], "stream": "stops-live/reports", "agent": "stops-live", **_EVENT_TIME},
     "/v1/graph/stream": {**_OF_CENTER, "since": "end", "kind": "sink", "last-event-id": "12-1-5f0c27ab"},
     "/v1/tasks": {
         **_CAPTURED,
