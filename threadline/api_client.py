@@ -114,13 +114,15 @@ class Client:
         of: str,
         limit: int | None = None,
         posted: Any = None,
+        read: Callable[[Answer], Answer] = lambda page: page,
     ) -> Iterator[Answer]:
-        """Pages of a list, one after the other, until there are so many items of this name, or no more."""
+        """Pages of a list, one after the other, until there are so many items of this name, or no more. What counts of
+        a page is what `read` leaves."""
         left = limit
         cursor = None
         while True:
             size = MOST_AT_ONCE if left is None else min(left, MOST_AT_ONCE)
-            page = self.ask(path, {**parameters, "limit": size, "cursor": cursor}, posted=posted, has=of)
+            page = read(self.ask(path, {**parameters, "limit": size, "cursor": cursor}, posted=posted, has=of))
             yield page
             if left is not None:
                 left -= len(page.body[of])
