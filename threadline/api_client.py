@@ -100,9 +100,12 @@ class Client:
         """The answer of an endpoint of `/v1`, a document that has such a field."""
         method = "GET" if posted is None else "POST"
         try:
-            response = self._http.request(method, f"/v1/{path}", params=_given(parameters), json=posted)
+            with self._http.stream(method, f"/v1/{path}", params=_given(parameters), json=posted) as response:
+                self._read(response)
         except (httpx.RequestError, httpx.InvalidURL) as error:
             raise self._unreachable(error) from error
+        except UnicodeEncodeError as error:
+            raise _no_text(error) from None
         self._check(response)
         return self._answer(response, has)
 
@@ -163,6 +166,8 @@ class Client:
                 if last is None:
                     raise self._unreachable(error) from error
                 why = _reason(error)
+            except UnicodeEncodeError as error:
+                raise _no_text(error) from None
             except NoApi as error:  # a proxy may speak for it meanwhile
                 if last is None:
                     raise
@@ -191,6 +196,12 @@ class Client:
             if _media_type(response) != "text/event-stream":
                 raise self._somebody_else(response)
             yield response
+
+    def _read(self, response: httpx.Response) -> None:
+        try:
+            response.read()
+        except (httpx.NetworkError, httpx.ProtocolError) as error:
+            raise NoApi(f"the answer of the API at {self.url} broke off ({_reason(error)}): ask again") from error
 
     def _check(self, response: httpx.Response) -> None:
         if response.is_success:
@@ -276,7 +287,10 @@ def read_events(chunks: Iterable[bytes]) -> Iterator[Message]:
 
 def path_of(*parts: str) -> str:
     """Parts of a path, with all that has a meaning of its own in addresses written so that it has none."""
-    return "/".join(quote(part, safe="/@:~") for part in parts)
+    try:
+        return "/".join(quote(part, safe="/@:~") for part in parts)
+    except UnicodeEncodeError as error:
+        raise _no_text(error) from None
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
@@ -293,7 +307,7 @@ def _address(text: str) -> httpx.URL:
     whole = text if "://" in text else f"http://{text}"
     try:
         found = httpx.URL(whole.rstrip("/").removesuffix("/v1"))
-    except httpx.InvalidURL as error:
+    except (httpx.InvalidURL, UnicodeEncodeError) as error:
         raise BadAddress(f"--api {text!r} is no address: {str(error).lower()}") from None
     if found.scheme not in ("http", "https") or not found.host:
         raise BadAddress(f"--api {text!r} is no address of an API: write http://HOST:PORT")
@@ -313,6 +327,12 @@ def _given(parameters: Parameters) -> list[tuple[str, str | int | float | bool |
         elif value is not None:
             found += [(name, each) for each in value]
     return found
+
+
+def _no_text(error: UnicodeEncodeError) -> ApiError:
+    """Bytes that somebody has given, and that are no text: up to them, in a document from the last quote on."""
+    text = error.object[: error.end].rpartition('"')[2]
+    return ApiError(f"this cannot be asked: {text!r} is no text in UTF-8")
 
 
 def _media_type(response: httpx.Response) -> str:

@@ -91,6 +91,8 @@ def asking(url: str, arguments: Collection[str] = ("id", "sources")) -> Iterator
     from threadline.api_client import ApiError, Client, Refused
 
     _quieten()
+    if sys.stdout is None:
+        fail("the output cannot be written: stdout is closed", 1)
     try:
         with Client(url) as client:
             yield client

@@ -79,9 +79,7 @@ def asked_readings(sources: list[str] | None, stream: str | None, from_: str | N
     if sources and (from_ is not None or to is not None):
         fail("--from and --to belong to --stream: readings that are named have times of their own")
     if sources == ["-"]:
-        sources = sys.stdin.read().split()
-        if not sources:
-            fail("there are no readings on stdin")
+        sources = _read_ids()
     sources = list(dict.fromkeys(sources or []))
     if len(sources) > _MOST_READINGS:
         fail(
@@ -90,6 +88,14 @@ def asked_readings(sources: list[str] | None, stream: str | None, from_: str | N
         )
     told = {"sources": sources or None, "stream": stream, "from": from_, "to": to}
     return {name: value for name, value in told.items() if value is not None}
+
+
+def _read_ids() -> list[str]:
+    try:
+        found = [] if sys.stdin is None else sys.stdin.buffer.read().decode().split()
+    except UnicodeDecodeError:
+        fail("the readings on stdin are no text in UTF-8")
+    return found or fail("there are no readings on stdin")
 
 
 def _print(found: Gathered, late: set[str], named: int) -> None:

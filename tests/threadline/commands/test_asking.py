@@ -8,13 +8,18 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from tests.threadline.commands.served import Api, pipes, refused
 from tests.threadline.commands.strangers import answering, said
+from threadline.__main__ import main
 from threadline.cli import app
+from threadline.commands.impact import impact
+from threadline.commands.sinks import sinks
 from threadline.lab import free_port
 
 COMMANDS = [
@@ -104,6 +109,38 @@ def test_nothing_found_is_told_and_has_a_code_of_its_own(api: Api, command: list
     assert json.loads(as_json.stdout)["next"] is None
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(["trace", "%"], ["sinks", "--agent", "%"], ["sinks", "--api", "%"], ["agents", "%"]),
+        *(["tasks", "--where", "%"], ["tail", "--since", "%"]),
+        *(["impact", "a/b@1:1", "%"], ["impact", "--stream", "%"], ["impact", "-"]),
+        *(["export", "lineage", "%", "--json"], ["export", "forward", "%", "--json"]),
+        *(["export", "paths", "~a", "%", "--json"], ["export", "data", "--where", "%", "--json"]),
+    ],
+    ids=" ".join,
+)
+def test_what_is_no_text_cannot_be_asked(api: Api, command: list[str]) -> None:
+    given = [each.replace("%", os.fsdecode(b"a\xff")) for each in command]
+    result = CliRunner().invoke(app, given, input=b"a/b@1:1\na\xff", env={"THREADLINE_API": api.url})
+    refused(result, 2, r"'a\udcff'" if "-" not in command else "the readings on stdin", "no ")
+
+
+def test_streams_that_are_closed_are_told(
+    api: Api, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(typer.Exit) as ended:
+        patch.setattr(sys, "stdout", None)
+        sinks(api=api.url)
+    assert ended.value.exit_code == 1
+    assert capsys.readouterr().err == "threadline: the output cannot be written: stdout is closed\n"
+    with monkeypatch.context() as patch, pytest.raises(typer.Exit) as ended:
+        patch.setattr(sys, "stdin", None)
+        impact(["-"], api=api.url)
+    assert ended.value.exit_code == 2
+    assert capsys.readouterr().err == "threadline: there are no readings on stdin\n"
+
+
 @pytest.mark.parametrize("command", PAGED, ids=" ".join)
 def test_pages_are_followed_as_far_as_was_asked_for(
     api: Api, monkeypatch: pytest.MonkeyPatch, command: list[str]
@@ -149,6 +186,17 @@ def test_ctrl_c_ends_with_130_and_without_a_word(api: Api) -> None:
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=20)[1] == b""
         assert process.returncode == 130
+
+
+def test_ctrl_c_while_the_command_is_loaded_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Loading(ModuleType):
+        def __getattr__(self, name: str) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "threadline.cli", Loading("threadline.cli"))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
 
 
 # Completion, as the shells ask for it
