@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from threadline.commands.json_logs import JsonLogs, log_as_json
 from threadline.terminal import address, fail
 
 
@@ -25,6 +26,7 @@ def serve(
     longest: Annotated[
         float, typer.Option(help="Seconds that an answer may take before it is given up.", min=0.1, max=600)
     ] = 10.0,
+    as_json: JsonLogs = False,
 ) -> None:
     """Serve the REST API: which readings caused a result, which results a reading touched, and much more.
 
@@ -38,6 +40,8 @@ def serve(
     from collector.api.server import serve as run
     from collector.store import StoreError, open_store
 
+    if as_json:
+        log_as_json()
     listen_at = address("--listen", listen)
     try:
         if not is_loopback(listen_at) and not open_:
