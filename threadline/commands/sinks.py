@@ -63,7 +63,7 @@ def print_results(vertices: list[dict[str, Any]], late: Collection[str] = ()) ->
 
     columns = [
         *(Column("ID"), Column("TIME", is_number=True), Column("STREAM"), Column("STATE")),
-        *(Column("ORIGINS", is_number=True), Column("PAYLOAD")),
+        *(Column("ORIGINS", is_number=True), Column("PAYLOAD", is_long=True)),
     ]
     Printer().table(
         columns,

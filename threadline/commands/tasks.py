@@ -106,7 +106,10 @@ def _print_values(tasks: list[dict[str, Any]]) -> None:
     numbers = [
         all(isinstance(task["values"].get(name), (int, float, None.__class__)) for task in tasks) for name in names
     ]
-    columns = [Column("TASK"), *(Column(name, is_number) for name, is_number in zip(names, numbers, strict=True))]
+    columns = [
+        Column("TASK"),
+        *(Column(name, is_number, not is_number) for name, is_number in zip(names, numbers, strict=True)),
+    ]
     Printer().table(
         columns,
         ((task["id"], *((value_text(task["values"].get(name)), "bold") for name in names)) for task in tasks),
@@ -117,8 +120,9 @@ def _print_tasks(tasks: list[dict[str, Any]]) -> None:
     from threadline.printing import Column, Printer, duration_text, state_part, time_text
 
     columns = [
-        *(Column("TASK"), Column("NAME"), Column("TRANSFORMATION"), Column("WORKFLOW"), Column("STATUS")),
-        *(Column("BEGUN", is_number=True), Column("ELAPSED", is_number=True), Column("ERROR")),
+        *(Column("TASK"), *(Column(name, is_long=True) for name in ("NAME", "TRANSFORMATION", "WORKFLOW"))),
+        *(Column("STATUS"), Column("BEGUN", is_number=True), Column("ELAPSED", is_number=True)),
+        Column("ERROR", is_long=True),
     ]
 
     def row(task: dict[str, Any]) -> list[Part]:

@@ -121,12 +121,13 @@ def _print(part: _Part, most: int | None) -> None:
     from threadline.printing import Printer
 
     printer = Printer()
-    for tree, depth in _trees(part, most):
+    for tree, depth in _trees(part, most, _PAYLOAD if printer.is_terminal else None):
         printer.tree(tree, depth)
 
 
-def _trees(part: _Part, most: int | None) -> Iterator[tuple[Tree, int]]:
-    """A tree for each root, and how deep it is. Not by recursion: a chain of tasks may be long."""
+def _trees(part: _Part, most: int | None, longest: int | None = None) -> Iterator[tuple[Tree, int]]:
+    """A tree for each root, and how deep it is, with so many branches and so long texts at the most. Not by recursion:
+    a chain of tasks may be long."""
     from rich.tree import Tree
 
     from threadline.printing import joined
@@ -142,7 +143,7 @@ def _trees(part: _Part, most: int | None) -> Iterator[tuple[Tree, int]]:
             branches = part.branches[vertex["id"]]
             is_above = bool(branches) and vertex["id"] in shown
             late = 0 if part.forward or level else len(part.late)
-            told: list[Part] = [vertex["id"], ("  (above)", "italic")] if is_above else _told(vertex, late)
+            told: list[Part] = [vertex["id"], ("  (above)", "italic")] if is_above else _told(vertex, late, longest)
             tree.label = joined(*words, *told)
             if is_above:
                 continue
@@ -168,7 +169,7 @@ def _relation(branch: _Branch, part: _Part) -> list[Part]:
     return flags
 
 
-def _told(vertex: Vertex, late: int) -> list[Part]:
+def _told(vertex: Vertex, late: int, longest: int | None) -> list[Part]:
     """A vertex on one line, with the number of its origins that are late. What may be long comes last."""
     from threadline.printing import counted, duration_text, state_part, value_text
 
@@ -185,15 +186,15 @@ def _told(vertex: Vertex, late: int) -> list[Part]:
                 state_part(vertex["status"]), "" if (ms := vertex["elapsed_ms"]) is None else f" in {duration_text(ms)}"
             )
             add((_at(vertex["begun_ms"]), "dim"))
-            add((value_text(vertex["error"], _PAYLOAD), "red"))
+            add((value_text(vertex["error"], longest), "red"))
         case "data":
-            add(value_text(vertex["attributes"], _PAYLOAD))
+            add(value_text(vertex["attributes"], longest))
         case _:
             add((_at(vertex["ts"]), "dim"))
             add(state_part(vertex["state"]))
             if vertex["origins"] is not None:
                 add(f"from {counted(vertex['origins'], 'reading')}", (f" and {late:,} late" if late else "", "yellow"))
-            add(value_text(vertex["payload"], _PAYLOAD))
+            add(value_text(vertex["payload"], longest))
     return parts
 
 

@@ -73,6 +73,10 @@ def test_a_line_says_what_is_known_of_a_tuple(api: Api) -> None:
     assert "prankster/pranks@1:0" in origins[0] and "alive" in origins[0]
 
 
+def test_what_a_tuple_said_is_cut_for_terminals_alone(api: Api) -> None:
+    assert '"cars":2}' in api.run("trace", "prankster/al erts?#%2F@1:0").stdout
+
+
 def test_many_branches_are_cut_with_a_line_that_says_how_to_see_them(api: Api) -> None:
     id = "prankster/al erts?#%2F@1:0"
     few = lines_of(api.run("trace", id).stdout)
