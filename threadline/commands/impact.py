@@ -30,11 +30,15 @@ if TYPE_CHECKING:
 _MOST_READINGS = 10_000  # that the API takes at once
 
 Sources = Annotated[
-    list[str] | None, typer.Argument(metavar="[SOURCE]...", help="Readings by their ids; - reads them from stdin.")
+    list[str] | None, typer.Argument(metavar="SOURCE", help="Readings by their ids; - reads them from stdin.")
 ]
 Stream = Annotated[
     str | None,
-    typer.Option(help="Or all readings of AGENT/STREAM[@EPOCH], see --from and --to.", autocompletion=stream_names),
+    typer.Option(
+        metavar="STREAM",
+        help="Or all readings of AGENT/STREAM[@EPOCH], see --from and --to.",
+        autocompletion=stream_names,
+    ),
 ]
 
 

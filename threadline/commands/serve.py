@@ -12,19 +12,24 @@ from threadline.terminal import address, fail
 
 
 def serve(
-    store: Annotated[str, typer.Option(help="The store: sqlite:///FILE. It may come later.")] = "sqlite:///graph.db",
+    store: Annotated[
+        str, typer.Option(metavar="STORE", help="sqlite:///FILE. It may come later.")
+    ] = "sqlite:///graph.db",
     listen: Annotated[
-        str, typer.Option(help="Address to serve on, HOST:PORT (port 0: a free one).")
+        str, typer.Option(metavar="HOST:PORT", help="Address to serve on (port 0: a free one).")
     ] = "127.0.0.1:8080",
     mqtt: Annotated[
         str | None,
-        typer.Option(help="The MQTT broker, HOST:PORT: who is online, and what others ingest. None: neither."),
+        typer.Option(
+            metavar="HOST:PORT", help="The MQTT broker: who is online, and what others ingest. None: neither."
+        ),
     ] = None,
     open_: Annotated[
         bool, typer.Option("--open", help="Let anybody ask. Needed to listen on more than loopback.")
     ] = False,
     longest: Annotated[
-        float, typer.Option(help="Seconds that an answer may take before it is given up.", min=0.1, max=600)
+        float,
+        typer.Option(metavar="SECONDS", help="How long an answer may take before it is given up.", min=0.1, max=600),
     ] = 10.0,
     as_json: JsonLogs = False,
 ) -> None:

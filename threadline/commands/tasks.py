@@ -25,13 +25,15 @@ from threadline.terminal import fail
 if TYPE_CHECKING:
     from threadline.printing import Part
 
-Epoch = Annotated[int | None, typer.Option(help="Only what is of this start of an agent.", min=0)]
+Epoch = Annotated[int | None, typer.Option(metavar="N", help="Only what is of this start of an agent.", min=0)]
 Workflow = Annotated[
     str | None, typer.Option(metavar="ID", help="Only what is of this run, workflow:AGENT@EPOCH:NUMBER.")
 ]
-WorkflowName = Annotated[str | None, typer.Option(help="Only what is of runs of the workflow of this name.")]
-Transformation = Annotated[str | None, typer.Option(help="Only those that do this.")]
-Name = Annotated[str | None, typer.Option(help="Only those that the program has given this id.")]
+WorkflowName = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Only what is of runs of the workflow of this name.")
+]
+Transformation = Annotated[str | None, typer.Option(metavar="NAME", help="Only those that do this.")]
+Name = Annotated[str | None, typer.Option(metavar="ID", help="Only those that the program has given this id.")]
 Status = Annotated[Literal["running", "finished", "failed"] | None, typer.Option(help="Only those of this status.")]
 OrderBy = Annotated[
     str | None,

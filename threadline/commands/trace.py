@@ -37,7 +37,11 @@ def trace(
     levels: Annotated[
         int | None,
         typer.Option(
-            "--levels", "--depth", help=f"How many steps away; {_USUAL_LEVELS} unless --all.", min=1, max=_ALL_LEVELS
+            *("--levels", "--depth"),
+            metavar="N",
+            help=f"How many steps away; {_USUAL_LEVELS} unless --all.",
+            min=1,
+            max=_ALL_LEVELS,
         ),
     ] = None,
     everything: Annotated[

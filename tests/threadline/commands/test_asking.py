@@ -249,3 +249,11 @@ def test_every_command_has_help(command: list[str]) -> None:
     names = command[: 2 if command[0] == "export" else 1]
     result = CliRunner().invoke(app, [*names, "--help"], env={"COLUMNS": "200"})
     assert result.exit_code == 0 and "--api" in result.stdout and "--json" in result.stdout
+    assert not [each for each in ("<bool>", "<str>", "<int", "list[", "[[", "{") if each in result.stdout]
+
+
+def test_help_says_what_has_to_be_given() -> None:
+    impact_help, trace_help = (CliRunner().invoke(app, [name, "--help"]).stdout for name in ("impact", "trace"))
+    assert "impact [OPTIONS] [SOURCE]...\n" in impact_help and "  SOURCE  Readings by their ids" in impact_help
+    assert "AGENT/STREAM[@EPOCH]" in impact_help
+    assert "trace [OPTIONS] ID\n" in trace_help and "  ID  A tuple, task or data" in trace_help
