@@ -353,6 +353,8 @@ def _export_graph(pages: Iterable[Answer], target: _Target, title: str) -> None:
     target.write(document, title, f"{counted(len(vertices), 'vertex', 'vertices')}, {counted(len(edges), 'edge')}")
     if is_cut:
         note("there is more than the API walks at once; the document says that it is cut: ask for less at a time")
+    if not vertices:
+        raise typer.Exit(1)
 
 
 def _export_rows(what: str, asked: dict[str, Any], target: _Target, api: str) -> None:
@@ -370,6 +372,8 @@ def _export_rows(what: str, asked: dict[str, Any], target: _Target, api: str) ->
         else:
             document = export_rows(rows, target.format, what)
         target.write(document, what, counted(len(rows), "row"))
+        if not rows:
+            raise typer.Exit(1)
 
 
 def _json_line(told: dict[str, Any]) -> bytes:
