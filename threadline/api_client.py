@@ -7,6 +7,7 @@ that a command can print either. Whatever goes wrong is an `ApiError` with a tex
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ _CONNECT_S = 5.0
 _ANSWER_S = 60.0
 _SILENCE_S = 45.0  # of a stream: as a rule the API says every 15 s that there is nothing new
 _RETRY_S = 1.0
+_LISTENING_S = 0.05
 _PROBLEM = "application/problem+json"
 
 
@@ -95,6 +97,22 @@ class Client:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._http.close()
+
+    def await_start(self, patience_s: float) -> None:
+        """Wait so long at the most for an API of this machine that does not listen yet: it may have been started in
+        the line before."""
+        if not _is_this_machine(self.url.host):
+            return
+        address = self.url.host, self.url.port or {"http": 80, "https": 443}[self.url.scheme]
+        end_s = time.monotonic() + patience_s
+        while time.monotonic() < end_s:
+            try:
+                socket.create_connection(address, self._connect_s).close()
+                return
+            except ConnectionRefusedError:
+                time.sleep(_LISTENING_S)
+            except OSError:
+                return
 
     def ask(self, path: str, parameters: Parameters = _NONE, *, posted: Any = None, has: str) -> Answer:
         """The answer of an endpoint of `/v1`, a document that has such a field."""

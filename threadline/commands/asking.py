@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 DEFAULT_API = "http://127.0.0.1:8080"
 ENVIRONMENT = "THREADLINE_API"
+_PATIENCE_S = 3.0
 _COMPLETION_CONNECT_S = 0.2
 _COMPLETION_ANSWER_S = 0.3
 _MOST_COMPLETIONS = 1_000
@@ -118,6 +119,7 @@ def asking(url: str, arguments: Collection[str] = ("id", "sources")) -> Iterator
         fail("the output cannot be written: stdout is closed", 1)
     try:
         with Client(url) as client:
+            client.await_start(_PATIENCE_S)
             yield client
             sys.stdout.flush()
     except Refused as refused:

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 
@@ -58,6 +60,17 @@ def test_every_command_says_where_it_looked_for_the_api(command: list[str]) -> N
     url = f"http://127.0.0.1:{free_port()}"
     result = CliRunner().invoke(app, [*command, "--api", url, *(["--json"] if "export" in command else [])])
     refused(result, 2, f"no API at {url} (connection refused)", "start `threadline serve`", "--api", "THREADLINE_API")
+
+
+def test_an_api_that_was_started_just_now_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threadline.commands.asking._PATIENCE_S", 10.0)
+    port = free_port()
+    nothing = said(200, "application/json", b'{"vertices": [], "next": null}')
+    with ExitStack() as stack:
+        start = threading.Timer(0.2, lambda: stack.enter_context(answering(nothing, port)))
+        start.start()
+        refused(CliRunner().invoke(app, ["sinks", "--api", f"127.0.0.1:{port}"]), 1, "there are no such results")
+        start.join()
 
 
 def test_something_else_that_answers_is_told() -> None:
