@@ -24,6 +24,7 @@ import multiprocessing
 import os
 import random
 import secrets
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -36,6 +37,8 @@ from typing import Any, NamedTuple
 from edge_agent.capture import Data, Task, Workflow, close, use
 from edge_agent.capture.recorder import Nowhere
 from edge_agent.config import ConfigError, load_settings
+from edge_agent.siblings import NoSpool, spools
+from edge_agent.status_file import read_status_file
 
 WORKFLOW = "federated-learning"
 SERVER = "fl-server"
@@ -365,14 +368,10 @@ def main() -> None:
         spool=settings.spool,
     )
     if arguments.json:
-        print(json.dumps(_document(plan, list(learn(plan)))))
+        _print(json.dumps(_document(plan, list(learn(plan)))))
     else:
         _print_table(plan, learn(plan))
-    if plan.gateway:
-        text = f"Captured as {plan.run} of the workflow {WORKFLOW}, for the gateway {plan.gateway}."
-    else:
-        text = "Nothing is captured: give --gateway HOST:PORT, or set THREADLINE_GATEWAY."
-    print(text, file=sys.stderr)
+    print(_captured(plan), file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -393,11 +392,47 @@ def _count(text: str) -> int:
 
 
 def _print_table(plan: Plan, results: Iterator[Result]) -> None:
-    print(f"{plan.rounds} rounds of {plan.local_epochs} epochs on {len(DEVICES)} devices")
-    print(f"{'model':10} {'rate':>5} {'batch':>5}  {'training loss of devices 1-4':28}  accuracy")
+    lengths = " of ".join(
+        f"{count} {what}{'s' * (count != 1)}" for count, what in ((plan.rounds, "round"), (plan.local_epochs, "epoch"))
+    )
+    _print(f"{lengths} on {len(DEVICES)} devices")
+    _print(f"{'model':10} {'rate':>5} {'batch':>5}  {'training loss of devices 1-4':28}  accuracy")
     for each in results:
         losses = " ".join(f"{epoch.loss:6.3f}" for epoch in each.last_epochs())
-        print("{:10} {:5} {:5}".format(*each.combination), f" {losses:28}  {each.score.accuracy:8.4f}", flush=True)
+        _print("{:10} {:5} {:5}".format(*each.combination) + f"  {losses:28}  {each.score.accuracy:8.4f}")
+
+
+def _print(line: str) -> None:
+    """A line for whoever reads. If nobody does any more (`| head`), it learns on: that is captured all the same."""
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _captured(plan: Plan) -> str:
+    """Where to find what was captured, and what to do if it is not there yet."""
+    if not plan.gateway:
+        return "Nothing is captured: give --gateway HOST:PORT, or set THREADLINE_GATEWAY."
+    lines = [f"Captured as {plan.run} of the workflow {WORKFLOW}, for the gateway {plan.gateway}."]
+    if waiting := _waiting(plan):
+        lines[0] += " It has not taken all of it: the rest waits on disk for the next run, or for"
+    for spool in waiting:
+        command = ["threadline-agent", "send", "--spool", spool, "--gateway", plan.gateway]
+        lines.append(f"    {shlex.join(command)}")
+    return "\n".join(lines)
+
+
+def _waiting(plan: Plan) -> list[str]:
+    """Spools of the processes that hold something which the gateway has not taken."""
+    found = []
+    for name in (*DEVICES, SERVER):
+        settings = load_settings(name=name, spool=str(Path(plan.spool, name)) if plan.spool else "")
+        try:
+            found += [each.spool for each in spools(settings) if read_status_file(each.spool)["unacknowledged"]]
+        except (NoSpool, OSError, ValueError):
+            continue  # its agent could not be started, and has said so
+    return found
 
 
 def _document(plan: Plan, results: Sequence[Result]) -> dict[str, Any]:

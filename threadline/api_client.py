@@ -7,6 +7,7 @@ that a command can print either. Whatever goes wrong is an `ApiError` with a tex
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ _CONNECT_S = 5.0
 _ANSWER_S = 60.0
 _SILENCE_S = 45.0  # of a stream: as a rule the API says every 15 s that there is nothing new
 _RETRY_S = 1.0
+_LISTENING_S = 0.05
 _PROBLEM = "application/problem+json"
 
 
@@ -96,13 +98,32 @@ class Client:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._http.close()
 
+    def await_start(self, patience_s: float) -> None:
+        """Wait so long at the most for an API of this machine that does not listen yet: it may have been started in
+        the line before."""
+        if not _is_this_machine(self.url.host):
+            return
+        address = self.url.host, self.url.port or {"http": 80, "https": 443}[self.url.scheme]
+        end_s = time.monotonic() + patience_s
+        while time.monotonic() < end_s:
+            try:
+                socket.create_connection(address, self._connect_s).close()
+                return
+            except ConnectionRefusedError:
+                time.sleep(_LISTENING_S)
+            except OSError:
+                return
+
     def ask(self, path: str, parameters: Parameters = _NONE, *, posted: Any = None, has: str) -> Answer:
         """The answer of an endpoint of `/v1`, a document that has such a field."""
         method = "GET" if posted is None else "POST"
         try:
-            response = self._http.request(method, f"/v1/{path}", params=_given(parameters), json=posted)
+            with self._http.stream(method, f"/v1/{path}", params=_given(parameters), json=posted) as response:
+                self._read(response)
         except (httpx.RequestError, httpx.InvalidURL) as error:
             raise self._unreachable(error) from error
+        except UnicodeEncodeError as error:
+            raise _no_text(error) from None
         self._check(response)
         return self._answer(response, has)
 
@@ -114,13 +135,15 @@ class Client:
         of: str,
         limit: int | None = None,
         posted: Any = None,
+        read: Callable[[Answer], Answer] = lambda page: page,
     ) -> Iterator[Answer]:
-        """Pages of a list, one after the other, until there are so many items of this name, or no more."""
+        """Pages of a list, one after the other, until there are so many items of this name, or no more. What counts of
+        a page is what `read` leaves."""
         left = limit
         cursor = None
         while True:
             size = MOST_AT_ONCE if left is None else min(left, MOST_AT_ONCE)
-            page = self.ask(path, {**parameters, "limit": size, "cursor": cursor}, posted=posted, has=of)
+            page = read(self.ask(path, {**parameters, "limit": size, "cursor": cursor}, posted=posted, has=of))
             yield page
             if left is not None:
                 left -= len(page.body[of])
@@ -161,6 +184,8 @@ class Client:
                 if last is None:
                     raise self._unreachable(error) from error
                 why = _reason(error)
+            except UnicodeEncodeError as error:
+                raise _no_text(error) from None
             except NoApi as error:  # a proxy may speak for it meanwhile
                 if last is None:
                     raise
@@ -189,6 +214,12 @@ class Client:
             if _media_type(response) != "text/event-stream":
                 raise self._somebody_else(response)
             yield response
+
+    def _read(self, response: httpx.Response) -> None:
+        try:
+            response.read()
+        except (httpx.NetworkError, httpx.ProtocolError) as error:
+            raise NoApi(f"the answer of the API at {self.url} broke off ({_reason(error)}): ask again") from error
 
     def _check(self, response: httpx.Response) -> None:
         if response.is_success:
@@ -274,7 +305,10 @@ def read_events(chunks: Iterable[bytes]) -> Iterator[Message]:
 
 def path_of(*parts: str) -> str:
     """Parts of a path, with all that has a meaning of its own in addresses written so that it has none."""
-    return "/".join(quote(part, safe="/@:~") for part in parts)
+    try:
+        return "/".join(quote(part, safe="/@:~") for part in parts)
+    except UnicodeEncodeError as error:
+        raise _no_text(error) from None
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
@@ -291,7 +325,7 @@ def _address(text: str) -> httpx.URL:
     whole = text if "://" in text else f"http://{text}"
     try:
         found = httpx.URL(whole.rstrip("/").removesuffix("/v1"))
-    except httpx.InvalidURL as error:
+    except (httpx.InvalidURL, UnicodeEncodeError) as error:
         raise BadAddress(f"--api {text!r} is no address: {str(error).lower()}") from None
     if found.scheme not in ("http", "https") or not found.host:
         raise BadAddress(f"--api {text!r} is no address of an API: write http://HOST:PORT")
@@ -311,6 +345,12 @@ def _given(parameters: Parameters) -> list[tuple[str, str | int | float | bool |
         elif value is not None:
             found += [(name, each) for each in value]
     return found
+
+
+def _no_text(error: UnicodeEncodeError) -> ApiError:
+    """Bytes that somebody has given, and that are no text: up to them, in a document from the last quote on."""
+    text = error.object[: error.end].rpartition('"')[2]
+    return ApiError(f"this cannot be asked: {text!r} is no text in UTF-8")
 
 
 def _media_type(response: httpx.Response) -> str:

@@ -23,7 +23,8 @@ app = typer.Typer(
     help="Fine-grained provenance for sensor streams: from small boards to the cloud.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,  # brackets are what they are, and flags have no type
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 
 

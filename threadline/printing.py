@@ -1,12 +1,14 @@
 """What the analyst's commands print: lines, tables and trees, coloured if a person looks at a terminal.
 
 What devices have sent is printed too, so no text is trusted: it is never read as markup, and what is not printable (the
-codes that a terminal would obey) is written as an escape. Into a file or a pipe lines go as they are; on a terminal the
-last column, and the end of a branch, is cut where the line would break.
+codes that a terminal would obey) is written as an escape. Into a file or a pipe lines go as they are; on a terminal
+they fit its width: long texts are cut, columns that are left over go on a line of their own, and sentences are wrapped.
+Ids are whole, so that they can be asked for.
 """
 
 from __future__ import annotations
 
+import codecs
 import json
 import sys
 import time
@@ -37,9 +39,10 @@ STYLES = {
     "retired": "yellow",
 }
 """Of words for states."""
-_WIDE = 100_000
-_LEAST_LAST = 20
-_MOST_LAST = 80  # of what is no terminal
+_WIDE = 10**9
+_LEAST_LONG = 10
+_CUT = "…"
+_ASCII_CUT = "..."
 _LONG_S = 0.3
 _INDENT = 4
 _LEAST_LEAF = 40
@@ -51,10 +54,28 @@ Part = str | tuple[str, str]
 
 
 class Column(NamedTuple):
-    """A column of a table."""
+    """A column of a table. What may be long may be cut."""
 
     title: str
     is_number: bool = False
+    is_long: bool = False
+
+
+class _Cell(NamedTuple):
+    """Where a column is in a line."""
+
+    column: int
+    width: int
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """Characters that a locale does not know: an escape for each, but what is cut shows as such."""
+    assert isinstance(error, UnicodeEncodeError)
+    text = error.object[error.start : error.end].replace(_CUT, _ASCII_CUT)
+    return text.encode("ascii", "backslashreplace").decode(), error.end
+
+
+codecs.register_error("threadline", _escaped)
 
 
 class _Console(Console):
@@ -69,42 +90,42 @@ class Printer:
 
     def __init__(self) -> None:
         if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(errors="backslashreplace")  # where the locale knows few characters
-        self._is_terminal = sys.stdout.isatty()
+            sys.stdout.reconfigure(errors="threadline")
+        self.is_terminal = sys.stdout.isatty()
         self._console = _Console(
             file=sys.stdout,
             highlight=False,
             markup=False,
             emoji=False,
-            width=None if self._is_terminal else _WIDE,
+            width=None if self.is_terminal else _WIDE,
         )
+        if self.is_terminal and self._console.options.ascii_only:
+            self._console.width -= len(_ASCII_CUT) - len(_CUT)
 
     def line(self, *parts: Part) -> None:
         """One line, and out at once: somebody may be waiting for it."""
-        self._print(joined(*parts))
+        for line in _wrapped(joined(*parts), self._console.width):
+            self._print(line)
         sys.stdout.flush()
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[Part]]) -> None:
-        """A table without lines. On a terminal, the last column takes what is left of the width."""
+        """A table without lines. On a terminal a row may take several lines, and what may be long is cut."""
         made = [[joined(cell) for cell in row] for row in rows]
         heads = [joined((column.title, "bold")) for column in columns]
         widths = [max(cell.cell_len for cell in cells) for cells in zip(heads, *made, strict=True)]
-        taken = sum(widths[:-1]) + len(_BETWEEN) * (len(widths) - 1)
-        most = max(self._console.width - taken, _LEAST_LAST) if self._is_terminal else _MOST_LAST
-        if columns[-1].is_number:
-            most = widths[-1]
+        layout = _layout(columns, widths, self._console.width)
         for cells in (heads, *made):
-            line = Text()
-            for place, (cell, column, width) in enumerate(zip(cells, columns, widths, strict=True)):
-                is_last = place == len(columns) - 1
-                if is_last:
-                    cell.truncate(most, overflow="ellipsis")
-                pad = " " * (width - cell.cell_len)
-                line.append_text(Text(pad) + cell if column.is_number else cell)
-                if not is_last:
-                    line.append(_BETWEEN if column.is_number else pad + _BETWEEN)
-            line.rstrip()
-            self._print(line)
+            for number, places in enumerate(layout):
+                line = Text()
+                for place, width in places:
+                    cell = cells[place]
+                    cell.truncate(width, overflow="ellipsis" if columns[place].is_long else "ignore")
+                    pad = Text(" " * (width - cell.cell_len))
+                    line += Text(_BETWEEN if place else "")
+                    line += pad + cell if columns[place].is_number else cell + pad
+                line.rstrip()
+                if line or not number:
+                    self._print(line)
         sys.stdout.flush()
 
     def tree(self, tree: Tree, depth: int) -> None:
@@ -115,6 +136,41 @@ class Printer:
 
     def _print(self, text: Text) -> None:
         self._console.print(text, soft_wrap=True)
+
+
+def _layout(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[list[_Cell]]:
+    """Which columns are on which line, and how wide each is. Behind the first line the others are indented. A column
+    that is wider than the room, and must not be cut, is alone."""
+    lines: list[list[_Cell]] = []
+    spare = 0
+    for place, (column, width) in enumerate(zip(columns, widths, strict=True)):
+        least = min(width, _LEAST_LONG) if column.is_long else width
+        needed = least + (len(_BETWEEN) if place else 0)
+        if not lines or needed > spare:
+            lines.append([])
+            spare = room
+        lines[-1].append(_Cell(place, least))
+        spare -= needed
+    for line in lines:
+        spare = room - sum(cell.width + (len(_BETWEEN) if cell.column else 0) for cell in line)
+        for number, (place, width) in enumerate(line):
+            more = max(0, min(spare, widths[place] - width))
+            line[number] = _Cell(place, width + more)
+            spare -= more
+    return lines
+
+
+def _wrapped(text: Text, room: int) -> Iterator[Text]:
+    """A text in lines of this width, broken between words. A word that is longer is alone."""
+    line, *words = text.split(" ", allow_blank=True)
+    for word in words:
+        if line.cell_len + 1 + word.cell_len > room:
+            line.rstrip()
+            yield line
+            line = Text(_BETWEEN) + word
+        else:
+            line = line + " " + word
+    yield line
 
 
 def joined(*parts: Part) -> Text:
@@ -150,7 +206,7 @@ def value_text(value: Any, most: int | None = None) -> str:
 
 def shortened(text: str, most: int) -> str:
     """A text that takes so many places at the most."""
-    return text if cell_len(text) <= most else set_cell_size(text, most - 1).rstrip() + "…"
+    return text if cell_len(text) <= most else set_cell_size(text, most - 1).rstrip() + _CUT
 
 
 def time_text(ms: int | None) -> str:

@@ -20,7 +20,10 @@ import pytest
 
 from collector.log import LogReader
 from collector.store import open_store
+from edge_agent.agent import Agent
+from edge_agent.config import load_settings
 from examples.federated_learning import DEVICES as PLACES
+from examples.federated_learning import SERVER, Combination, Plan, Result, Score, _captured, _print_table
 from tests.support.pipeline import Pipeline
 from tests.system.delivery.site import Cloud
 from threadline.lab import ApiService, find_mosquitto
@@ -233,6 +236,38 @@ def test_it_learns_and_it_learns_the_same_each_time_also_if_nothing_is_captured(
         ]
         for each in learnt["results"]
     ]
+
+
+def plan(folder: Path, rounds: int = 1) -> Plan:
+    return Plan("run-1", 1, rounds, 2, gateway="127.0.0.1:9", spool=str(folder))
+
+
+def test_what_the_gateway_has_not_taken_is_told_with_the_way_to_send_it(tmp_path: Path) -> None:
+    for name in (*PLACES, SERVER):
+        settings = load_settings(name=name, gateway="127.0.0.1:9", spool=str(tmp_path / name), environment={})
+        agent = Agent(settings).start()
+        assert agent.close(0.0)
+    first, *commands = _captured(plan(tmp_path)).splitlines()
+    assert first.startswith("Captured as run-1 ") and "has not taken all of it: the rest waits on disk" in first
+    assert commands == [
+        f"    threadline-agent send --spool {tmp_path / name} --gateway 127.0.0.1:9" for name in (*PLACES, SERVER)
+    ]
+
+
+def test_one_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for rounds, words in ((1, "1 round of 2 epochs on 4 devices"), (2, "2 rounds of 2 epochs on 4 devices")):
+        _print_table(plan(tmp_path, rounds), iter([]))
+        assert capsys.readouterr().out.startswith(words)
+
+
+def test_it_learns_on_though_nobody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    results = iter([Result(Combination("linear", 0.1, 10), "model", Score(0.1, 0.9), [])])
+    with os.fdopen(writer, "w") as nobody:
+        monkeypatch.setattr(sys, "stdout", nobody)
+        _print_table(plan(tmp_path), results)
+    assert list(results) == []
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,8 @@ _WRONG_CLOCK_MS = 2_000
 
 def agents(
     name: Annotated[
-        str | None, typer.Argument(help="One agent, with its starts and streams.", autocompletion=agent_names)
+        str | None,
+        typer.Argument(metavar="NAME", help="One agent, with its starts and streams.", autocompletion=agent_names),
     ] = None,
     streams: Streams = None,
     from_: From = None,

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperCommand
 
 from threadline.terminal import fail
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 DEFAULT_API = "http://127.0.0.1:8080"
 ENVIRONMENT = "THREADLINE_API"
+_PATIENCE_S = 5.0
 _COMPLETION_CONNECT_S = 0.2
 _COMPLETION_ANSWER_S = 0.3
 _MOST_COMPLETIONS = 1_000
@@ -59,11 +61,14 @@ def _names(
 
 Api = Annotated[str, typer.Option("--api", envvar=ENVIRONMENT, metavar="URL", help="Where the API is.")]
 AsJson = Annotated[bool, typer.Option("--json", help="The API's own JSON; if there are several pages, a line each.")]
-Agent = Annotated[str | None, typer.Option(help="Only what is of this agent.", autocompletion=agent_names)]
+Agent = Annotated[
+    str | None, typer.Option(metavar="AGENT", help="Only what is of this agent.", autocompletion=agent_names)
+]
 Streams = Annotated[
     list[str] | None,
     typer.Option(
         "--stream",
+        metavar="STREAM",
         help="Only what is of this stream: STREAM, AGENT/STREAM or AGENT/STREAM@EPOCH; may be repeated.",
         autocompletion=stream_names,
     ),
@@ -78,8 +83,27 @@ Where = Annotated[
         "for any; may be repeated, and then all must hold.",
     ),
 ]
-Limit = Annotated[int, typer.Option(help="So many at the most.", min=1)]
+Limit = Annotated[int, typer.Option(metavar="N", help="So many at the most.", min=1)]
 Everything = Annotated[bool, typer.Option("--all", help="All of them, however many.")]
+
+
+class Question(TyperCommand):
+    """A command whose help shows what has to be given by its name alone, without braces and types of Python."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        records: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
+        for each in self.get_params(ctx):
+            if (record := each.get_help_record(ctx)) is not None:
+                name, text = record
+                is_argument = each.param_type_name == "argument"
+                records[each.param_type_name].append((name.partition(" ")[0] if is_argument else name, text))
+        for kind, rows in records.items():
+            if rows:
+                with formatter.section(f"{kind.capitalize()}s"):
+                    formatter.write_dl(rows)
 
 
 @contextmanager
@@ -91,8 +115,11 @@ def asking(url: str, arguments: Collection[str] = ("id", "sources")) -> Iterator
     from threadline.api_client import ApiError, Client, Refused
 
     _quieten()
+    if sys.stdout is None:
+        fail("the output cannot be written: stdout is closed", 1)
     try:
         with Client(url) as client:
+            client.await_start(_PATIENCE_S)
             yield client
             sys.stdout.flush()
     except Refused as refused:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from threadline.commands.asking import DEFAULT_API, Agent, Api, From, Streams, To, Where, asking, note
+from threadline.commands.asking import DEFAULT_API, Agent, Api, From, Question, Streams, To, Where, asking, note
 from threadline.commands.impact import Sources, Stream, asked_readings
 from threadline.commands.sinks import Oldest, State
 from threadline.commands.tasks import (
@@ -81,10 +81,12 @@ class _Target(NamedTuple):
 # What can be exported
 
 
-@app.command()
+@app.command(cls=Question)
 def lineage(
     id: Id,
-    levels: Annotated[int, typer.Option("--levels", "--depth", help="How many steps away.", min=1, max=1_000)] = 1_000,
+    levels: Annotated[
+        int, typer.Option("--levels", "--depth", metavar="N", help="How many steps away.", min=1, max=1_000)
+    ] = 1_000,
     direction: Annotated[
         Literal["backward", "forward", "both"], typer.Option(help="To what it came from, or to what came from it.")
     ] = "backward",
@@ -105,7 +107,7 @@ def lineage(
         _export_graph([answer], target, f"lineage of {id}")
 
 
-@app.command()
+@app.command(cls=Question)
 def backward(
     id: Id,
     payload: Payloads = True,
@@ -119,7 +121,7 @@ def backward(
     _export_ends("backward", id, payload, _target(format, output, force, as_json), api)
 
 
-@app.command()
+@app.command(cls=Question)
 def forward(
     id: Id,
     payload: Payloads = True,
@@ -141,7 +143,7 @@ def _export_ends(way: str, id: str, payload: bool, target: _Target, api: str) ->
         _export_graph(pages, target, f"{way} of {id}")
 
 
-@app.command()
+@app.command(cls=Question)
 def impact(
     sources: Sources = None,
     stream: Stream = None,
@@ -165,7 +167,7 @@ def impact(
         _export_graph(client.pages("impact", asked, of="vertices", posted=readings), target, "impact")
 
 
-@app.command()
+@app.command(cls=Question)
 def sinks(
     agent: Agent = None,
     streams: Streams = None,
@@ -191,7 +193,7 @@ def sinks(
         _export_graph(client.pages("sinks", asked, of="vertices"), target, "sinks")
 
 
-@app.command()
+@app.command(cls=Question)
 def paths(
     origin: Annotated[
         str, typer.Argument(metavar="FROM", help="Where they begin: an id, or ~ and a pattern for AGENT/STREAM.")
@@ -222,7 +224,7 @@ def paths(
         _export_graph(client.pages("paths", asked, of="paths"), target, f"paths from {origin} to {derived}")
 
 
-@app.command()
+@app.command(cls=Question)
 def tasks(
     agent: Agent = None,
     epoch: Epoch = None,
@@ -254,7 +256,7 @@ def tasks(
     _export_rows("tasks", asked, _target(format, output, force, as_json, are_rows=True), api)
 
 
-@app.command()
+@app.command(cls=Question)
 def data(
     agent: Agent = None,
     epoch: Epoch = None,
@@ -290,7 +292,7 @@ def data(
     _export_rows("data", asked, _target(format, output, force, as_json, are_rows=True), api)
 
 
-@app.command()
+@app.command(cls=Question)
 def workflows(
     agent: Agent = None,
     epoch: Epoch = None,
@@ -351,6 +353,8 @@ def _export_graph(pages: Iterable[Answer], target: _Target, title: str) -> None:
     target.write(document, title, f"{counted(len(vertices), 'vertex', 'vertices')}, {counted(len(edges), 'edge')}")
     if is_cut:
         note("there is more than the API walks at once; the document says that it is cut: ask for less at a time")
+    if not vertices:
+        raise typer.Exit(1)
 
 
 def _export_rows(what: str, asked: dict[str, Any], target: _Target, api: str) -> None:
@@ -368,6 +372,8 @@ def _export_rows(what: str, asked: dict[str, Any], target: _Target, api: str) ->
         else:
             document = export_rows(rows, target.format, what)
         target.write(document, what, counted(len(rows), "row"))
+        if not rows:
+            raise typer.Exit(1)
 
 
 def _json_line(told: dict[str, Any]) -> bytes:

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from threadline.commands.json_logs import JsonLogs, log_as_json
 from threadline.terminal import address, fail
 
 
@@ -26,8 +27,11 @@ def forward(
         typer.Option(help="Seconds after which a request that is answered with an error is kept aside.", min=0),
     ] = None,
     metrics: Annotated[str | None, typer.Option(help="Serve Prometheus metrics on HOST:PORT.")] = None,
+    as_json: JsonLogs = False,
 ) -> None:
     """Forward records to another provenance system while they come in, each at least once."""
+    if as_json:
+        log_as_json()
     try:
         from collector.forwarding import Forwarder, ForwardingError, ForwardOptions
     except ModuleNotFoundError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ from threadline.commands.asking import (
     AsJson,
     Everything,
     From,
+    Gathered,
     Limit,
     To,
     asking,
@@ -23,12 +24,21 @@ from threadline.commands.asking import (
 from threadline.commands.sinks import print_results
 from threadline.terminal import fail
 
+if TYPE_CHECKING:
+    from threadline.api_client import Answer
+
+_MOST_READINGS = 10_000  # that the API takes at once
+
 Sources = Annotated[
-    list[str] | None, typer.Argument(metavar="[SOURCE]...", help="Readings by their ids; - reads them from stdin.")
+    list[str] | None, typer.Argument(metavar="SOURCE", help="Readings by their ids; - reads them from stdin.")
 ]
 Stream = Annotated[
     str | None,
-    typer.Option(help="Or all readings of AGENT/STREAM[@EPOCH], see --from and --to.", autocompletion=stream_names),
+    typer.Option(
+        metavar="STREAM",
+        help="Or all readings of AGENT/STREAM[@EPOCH], see --from and --to.",
+        autocompletion=stream_names,
+    ),
 ]
 
 
@@ -44,13 +54,22 @@ def impact(
 ) -> None:
     """Show which results readings have touched, how many of them are alive, and where they can still contribute."""
     readings = asked_readings(sources, stream, from_, to)
+    late: set[str] = set()
+
+    def read(page: Answer) -> Answer:
+        """The results alone: with the edges, which say what is late, come the readings."""
+        late.update(edge["derived"] for edge in page.body["edges"] if "late" in edge["flags"])
+        results = [vertex for vertex in page.body["vertices"] if vertex["kind"] == "sink"]
+        return page._replace(body={**page.body, "vertices": results})
+
     with asking(api, ("source", "sources")) as client:
+        asked = {"payload": True, "edges": not as_json}
         pages = client.pages(
-            "impact", {"payload": True}, of="vertices", posted=readings, limit=None if everything else limit
+            "impact", asked, of="vertices", posted=readings, limit=None if everything else limit, read=read
         )
         found = gather(pages, "vertices", "results", as_json)
         if not as_json:
-            _print(found.items, found.last)
+            _print(found, late, len(readings.get("sources", [])))
             if found.last["next"] is not None:
                 note(f"these are {found.number:,} of {found.last['results']:,}: --limit N or --all shows more")
         if not found.number:
@@ -64,28 +83,45 @@ def asked_readings(sources: list[str] | None, stream: str | None, from_: str | N
     if sources and (from_ is not None or to is not None):
         fail("--from and --to belong to --stream: readings that are named have times of their own")
     if sources == ["-"]:
-        sources = sys.stdin.read().split()
-        if not sources:
-            fail("there are no readings on stdin")
+        sources = _read_ids()
+    sources = list(dict.fromkeys(sources or []))
+    if len(sources) > _MOST_READINGS:
+        fail(
+            f"{len(sources):,} readings are more than can be asked about at once: ask about {_MOST_READINGS:,} at a "
+            f"time (`split -l {_MOST_READINGS}` cuts a file), or about --stream with --from and --to"
+        )
     told = {"sources": sources or None, "stream": stream, "from": from_, "to": to}
     return {name: value for name, value in told.items() if value is not None}
 
 
-def _print(results: list[dict[str, Any]], told: dict[str, Any]) -> None:
+def _read_ids() -> list[str]:
+    try:
+        found = [] if sys.stdin is None else sys.stdin.buffer.read().decode().split()
+    except UnicodeDecodeError:
+        fail("the readings on stdin are no text in UTF-8")
+    return found or fail("there are no readings on stdin")
+
+
+def _print(found: Gathered, late: set[str], named: int) -> None:
+    """What is known of so many readings that were named, or of a stream."""
     from threadline.printing import Printer, counted, time_text
 
     printer = Printer()
+    told = found.last
     known, unknown = told["sources"], told["unknown_count"]
-    if known:
+    touching = named - unknown if named else known  # those of which all is late are not known to the graph
+    if touching:
         touched = counted(told["results"], "result")
-        printer.line((f"{counted(known, 'reading')} touched {touched}.", "bold"))
+        printer.line((f"{counted(touching, 'reading')} touched {touched}.", "bold"))
     if unknown:
         few = ", ".join(told["unknown"][:5]) + (", ..." if unknown > 5 else "")
         printer.line((f"{counted(unknown, 'reading')} touched nothing so far: ", "bold"), few)
-    if not known and not unknown:
+    if not touching and not unknown:
         printer.line(("No such reading has touched anything so far.", "bold"))
-    if results:
-        print_results(results)
+    if found.items:
+        print_results(found.items, late)
+    if late:
+        printer.line(("late: told after the readings had been let go of, so ORIGINS does not count them.", "yellow"))
     if known:
         printer.line(_alive(told["alive"], told["expired"]))
     for each in told["still_reached"]:

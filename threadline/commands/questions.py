@@ -6,6 +6,7 @@ import typer
 
 from threadline.commands import export
 from threadline.commands.agents import agents
+from threadline.commands.asking import Question
 from threadline.commands.impact import impact
 from threadline.commands.sinks import sinks
 from threadline.commands.tail import tail
@@ -16,5 +17,5 @@ from threadline.commands.trace import trace
 def register(app: typer.Typer) -> None:
     """Add them to an application."""
     for command in (sinks, trace, impact, tail, agents, tasks):
-        app.command()(command)
+        app.command(cls=Question)(command)
     app.add_typer(export.app)

@@ -7,24 +7,31 @@ from typing import Annotated
 
 import typer
 
+from threadline.commands.json_logs import JsonLogs, log_as_json
 from threadline.terminal import address, fail
 
 
 def serve(
-    store: Annotated[str, typer.Option(help="The store: sqlite:///FILE. It may come later.")] = "sqlite:///graph.db",
+    store: Annotated[
+        str, typer.Option(metavar="STORE", help="sqlite:///FILE. It may come later.")
+    ] = "sqlite:///graph.db",
     listen: Annotated[
-        str, typer.Option(help="Address to serve on, HOST:PORT (port 0: a free one).")
+        str, typer.Option(metavar="HOST:PORT", help="Address to serve on (port 0: a free one).")
     ] = "127.0.0.1:8080",
     mqtt: Annotated[
         str | None,
-        typer.Option(help="The MQTT broker, HOST:PORT: who is online, and what others ingest. None: neither."),
+        typer.Option(
+            metavar="HOST:PORT", help="The MQTT broker: who is online, and what others ingest. None: neither."
+        ),
     ] = None,
     open_: Annotated[
         bool, typer.Option("--open", help="Let anybody ask. Needed to listen on more than loopback.")
     ] = False,
     longest: Annotated[
-        float, typer.Option(help="Seconds that an answer may take before it is given up.", min=0.1, max=600)
+        float,
+        typer.Option(metavar="SECONDS", help="How long an answer may take before it is given up.", min=0.1, max=600),
     ] = 10.0,
+    as_json: JsonLogs = False,
 ) -> None:
     """Serve the REST API: which readings caused a result, which results a reading touched, and much more.
 
@@ -38,6 +45,8 @@ def serve(
     from collector.api.server import serve as run
     from collector.store import StoreError, open_store
 
+    if as_json:
+        log_as_json()
     listen_at = address("--listen", listen)
     try:
         if not is_loopback(listen_at) and not open_:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 import typer
@@ -56,19 +57,20 @@ def sinks(
                 note("there may be more: --limit N or --all shows them")
 
 
-def print_results(vertices: list[dict[str, Any]]) -> None:
-    """Results as a table."""
+def print_results(vertices: list[dict[str, Any]], late: Collection[str] = ()) -> None:
+    """Results as a table, with a mark at those that are late."""
     from threadline.printing import Column, Printer, state_part, time_text, value_text
 
     columns = [
         *(Column("ID"), Column("TIME", is_number=True), Column("STREAM"), Column("STATE")),
-        *(Column("ORIGINS", is_number=True), Column("PAYLOAD")),
+        *(Column("ORIGINS", is_number=True), Column("PAYLOAD", is_long=True)),
     ]
     Printer().table(
         columns,
         (
             (
-                *((each["id"], "bold"), time_text(each["ts"]), each["stream"], state_part(each["state"])),
+                *((each["id"], "bold"), time_text(each["ts"]), each["stream"]),
+                (f"{each['state']}, late", "yellow") if each["id"] in late else state_part(each["state"]),
                 *(value_text(each["origins"]), value_text(each["payload"])),
             )
             for each in vertices

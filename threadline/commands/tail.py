@@ -41,10 +41,13 @@ def tail(
     since: Annotated[
         str, typer.Option(metavar="start|end|ID", help="From the start of all, from now on, or behind this event.")
     ] = "end",
-    kind: Annotated[list[Kind] | None, typer.Option(help="Only events of this kind; may be repeated.")] = None,
+    kind: Annotated[
+        list[Kind] | None,
+        typer.Option(metavar="KIND", help=f"Only events of this kind: {', '.join(Kind)}; may be repeated."),
+    ] = None,
     agent: Agent = None,
     streams: Streams = None,
-    count: Annotated[int | None, typer.Option(help="Stop after so many events.", min=1)] = None,
+    count: Annotated[int | None, typer.Option(metavar="N", help="Stop after so many events.", min=1)] = None,
     api: Api = DEFAULT_API,
     as_json: Annotated[bool, typer.Option("--json", help="A line of JSON per event: id, kind, data.")] = False,
 ) -> None:

@@ -25,13 +25,15 @@ from threadline.terminal import fail
 if TYPE_CHECKING:
     from threadline.printing import Part
 
-Epoch = Annotated[int | None, typer.Option(help="Only what is of this start of an agent.", min=0)]
+Epoch = Annotated[int | None, typer.Option(metavar="N", help="Only what is of this start of an agent.", min=0)]
 Workflow = Annotated[
     str | None, typer.Option(metavar="ID", help="Only what is of this run, workflow:AGENT@EPOCH:NUMBER.")
 ]
-WorkflowName = Annotated[str | None, typer.Option(help="Only what is of runs of the workflow of this name.")]
-Transformation = Annotated[str | None, typer.Option(help="Only those that do this.")]
-Name = Annotated[str | None, typer.Option(help="Only those that the program has given this id.")]
+WorkflowName = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Only what is of runs of the workflow of this name.")
+]
+Transformation = Annotated[str | None, typer.Option(metavar="NAME", help="Only those that do this.")]
+Name = Annotated[str | None, typer.Option(metavar="ID", help="Only those that the program has given this id.")]
 Status = Annotated[Literal["running", "finished", "failed"] | None, typer.Option(help="Only those of this status.")]
 OrderBy = Annotated[
     str | None,
@@ -106,7 +108,10 @@ def _print_values(tasks: list[dict[str, Any]]) -> None:
     numbers = [
         all(isinstance(task["values"].get(name), (int, float, None.__class__)) for task in tasks) for name in names
     ]
-    columns = [Column("TASK"), *(Column(name, is_number) for name, is_number in zip(names, numbers, strict=True))]
+    columns = [
+        Column("TASK"),
+        *(Column(name, is_number, not is_number) for name, is_number in zip(names, numbers, strict=True)),
+    ]
     Printer().table(
         columns,
         ((task["id"], *((value_text(task["values"].get(name)), "bold") for name in names)) for task in tasks),
@@ -117,8 +122,9 @@ def _print_tasks(tasks: list[dict[str, Any]]) -> None:
     from threadline.printing import Column, Printer, duration_text, state_part, time_text
 
     columns = [
-        *(Column("TASK"), Column("NAME"), Column("TRANSFORMATION"), Column("WORKFLOW"), Column("STATUS")),
-        *(Column("BEGUN", is_number=True), Column("ELAPSED", is_number=True), Column("ERROR")),
+        *(Column("TASK"), *(Column(name, is_long=True) for name in ("NAME", "TRANSFORMATION", "WORKFLOW"))),
+        *(Column("STATUS"), Column("BEGUN", is_number=True), Column("ELAPSED", is_number=True)),
+        Column("ERROR", is_long=True),
     ]
 
     def row(task: dict[str, Any]) -> list[Part]:

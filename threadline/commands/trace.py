@@ -37,7 +37,11 @@ def trace(
     levels: Annotated[
         int | None,
         typer.Option(
-            "--levels", "--depth", help=f"How many steps away; {_USUAL_LEVELS} unless --all.", min=1, max=_ALL_LEVELS
+            *("--levels", "--depth"),
+            metavar="N",
+            help=f"How many steps away; {_USUAL_LEVELS} unless --all.",
+            min=1,
+            max=_ALL_LEVELS,
         ),
     ] = None,
     everything: Annotated[
@@ -50,7 +54,7 @@ def trace(
 
     Of captured tasks and data: the tasks and data before them.
     """
-    from threadline.api_client import path_of
+    from threadline.api_client import MOST_AT_ONCE, path_of
 
     levels = levels or (_ALL_LEVELS if everything else _USUAL_LEVELS)
     asked = {
@@ -65,10 +69,14 @@ def trace(
             typer.echo(answer.text)
             return
         part = _Part(answer.body, forward)
+        lost: list[str] = []
+        if part.has_ends:
+            way = "forward" if forward else "backward"
+            ends = client.ask(path_of("vertices", id, way), {"limit": MOST_AT_ONCE}, has="edges").body
+            part.late = _late_ends(ends["edges"], forward)
+            lost = ends.get("lost", [])
         _print(part, None if everything else _USUAL_BRANCHES)
-        if not forward and any(vertex.get("state") == "incomplete" for vertex in part.roots):
-            origins = client.ask(path_of("vertices", id, "backward"), {"limit": 1}, has="lost")
-            _print_lost(origins.body["lost"])
+        _print_lost(lost)
         _say_what_is_cut(part, id, levels, everything)
 
 
@@ -91,10 +99,18 @@ class _Part:
         self.unresolved: list[str] = told["unresolved"]
         self.branches: dict[str, list[_Branch]] = defaultdict(list)
         self.forward = forward
+        self.late: set[str] = set()
+        """Readings that are late for the result at the root, or results for the reading there."""
         for edge in told["edges"]:
             near, far = (edge["origin"], edge["derived"]) if forward else (edge["derived"], edge["origin"])
             if far in self.vertices:
                 self.branches[near].append(_Branch(self.vertices[far], edge["relation"], edge["flags"]))
+
+    @property
+    def has_ends(self) -> bool:
+        """Whether the graph has edges of its own between the root and what is at the other ends of the tree: they say
+        what is late, where the tuples between them do not."""
+        return self.roots[0]["kind"] in (("source", "intermediate") if self.forward else ("sink",))
 
     def may_go_on(self, levels: int) -> bool:
         """Whether there may be something behind the last level."""
@@ -109,12 +125,13 @@ def _print(part: _Part, most: int | None) -> None:
     from threadline.printing import Printer
 
     printer = Printer()
-    for tree, depth in _trees(part, most):
+    for tree, depth in _trees(part, most, _PAYLOAD if printer.is_terminal else None):
         printer.tree(tree, depth)
 
 
-def _trees(part: _Part, most: int | None) -> Iterator[tuple[Tree, int]]:
-    """A tree for each root, and how deep it is. Not by recursion: a chain of tasks may be long."""
+def _trees(part: _Part, most: int | None, longest: int | None = None) -> Iterator[tuple[Tree, int]]:
+    """A tree for each root, and how deep it is, with so many branches and so long texts at the most. Not by recursion:
+    a chain of tasks may be long."""
     from rich.tree import Tree
 
     from threadline.printing import joined
@@ -129,31 +146,35 @@ def _trees(part: _Part, most: int | None) -> Iterator[tuple[Tree, int]]:
             depth = max(depth, level)
             branches = part.branches[vertex["id"]]
             is_above = bool(branches) and vertex["id"] in shown
-            told: list[Part] = [vertex["id"], ("  (above)", "italic")] if is_above else _told(vertex)
+            late = 0 if part.forward or level else len(part.late)
+            told: list[Part] = [vertex["id"], ("  (above)", "italic")] if is_above else _told(vertex, late, longest)
             tree.label = joined(*words, *told)
             if is_above:
                 continue
             shown.add(vertex["id"])
-            grown = [
-                (branch.vertex, _relation(branch, part.forward), tree.add(""), level + 1) for branch in branches[:most]
-            ]
+            grown = [(branch.vertex, _relation(branch, part), tree.add(""), level + 1) for branch in branches[:most]]
             if len(grown) < len(branches):
                 tree.add(joined((f"and {len(branches) - len(grown):,} more: --all shows them", "italic")))
             waiting += reversed(grown)
         yield top, depth
 
 
-def _relation(branch: _Branch, forward: bool) -> list[Part]:
+def _late_ends(edges: list[dict[str, Any]], forward: bool) -> set[str]:
+    return {edge["derived" if forward else "origin"] for edge in edges if "late" in edge["flags"]}
+
+
+def _relation(branch: _Branch, part: _Part) -> list[Part]:
     """How something is related to what it hangs on, if that is not what all tuples are to each other."""
-    flags: list[Part] = [(f"{flag.replace('_', ' ')}  ", "yellow") for flag in branch.flags]
+    names = dict.fromkeys([*branch.flags, *(["late"] if branch.vertex["id"] in part.late else [])])
+    flags: list[Part] = [(f"{name.replace('_', ' ')}  ", "yellow") for name in names]
     if branch.vertex["kind"] in ("task", "data"):
-        words = (_FORWARD if forward else _BACKWARD)[branch.relation]
+        words = (_FORWARD if part.forward else _BACKWARD)[branch.relation]
         return [(f"{words}  ", "dim"), *flags]
     return flags
 
 
-def _told(vertex: Vertex) -> list[Part]:
-    """A vertex on one line. What may be long comes last."""
+def _told(vertex: Vertex, late: int, longest: int | None) -> list[Part]:
+    """A vertex on one line, with the number of its origins that are late. What may be long comes last."""
     from threadline.printing import counted, duration_text, state_part, value_text
 
     parts: list[Part] = [(vertex["id"], "bold" if vertex["kind"] in ("sink", "data") else "")]
@@ -169,15 +190,15 @@ def _told(vertex: Vertex) -> list[Part]:
                 state_part(vertex["status"]), "" if (ms := vertex["elapsed_ms"]) is None else f" in {duration_text(ms)}"
             )
             add((_at(vertex["begun_ms"]), "dim"))
-            add((value_text(vertex["error"], _PAYLOAD), "red"))
+            add((value_text(vertex["error"], longest), "red"))
         case "data":
-            add(value_text(vertex["attributes"], _PAYLOAD))
+            add(value_text(vertex["attributes"], longest))
         case _:
             add((_at(vertex["ts"]), "dim"))
             add(state_part(vertex["state"]))
             if vertex["origins"] is not None:
-                add(f"from {counted(vertex['origins'], 'reading')}")
-            add(value_text(vertex["payload"], _PAYLOAD))
+                add(f"from {counted(vertex['origins'], 'reading')}", (f" and {late:,} late" if late else "", "yellow"))
+            add(value_text(vertex["payload"], longest))
     return parts
 
 

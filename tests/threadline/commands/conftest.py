@@ -9,6 +9,12 @@ import pytest
 from tests.threadline.commands.served import Api, fill
 
 
+@pytest.fixture(autouse=True)
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody starts an API in the line before."""
+    monkeypatch.setattr("threadline.commands.asking._PATIENCE_S", 0.0)
+
+
 @pytest.fixture(scope="session")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     folder = tmp_path_factory.mktemp("commands")

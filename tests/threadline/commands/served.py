@@ -2,6 +2,7 @@
 
 car, hub, center    readings that reach results by several ways, still at work
 kiosk, depot        a result whose origin is lost for ever
+till, office        a result that came when its readings were let go of: office took no notice of totals at first
 prankster           texts that want to be more than texts: markup, codes of terminals, characters of addresses
 pi-1                a captured training, with hyperparameters, and a long chain of tasks
 """
@@ -38,6 +39,8 @@ from threadline.lab import Service, free_port
 
 ROUNDS = 16
 """Enough for some readings to expire."""
+SALES = 3
+"""Readings that come late."""
 WIDE = 30
 """Origins of one result."""
 STEPS = 14
@@ -50,6 +53,9 @@ ODD = "al erts?#%2F"
 PI = FakeAgent("pi-1", nonce=2**64 - 1, epoch=1)
 _KIOSK = document(source("entries"), window("w", "entries", 1_000), send("visits", "w", "depot"))
 _DEPOT = document(receive("in", "kiosk", "visits"), window("w", "in", 1_000), sink("visited", "w"))
+_TILL = document(source("sales"), window("w", "sales", 1_000), send("totals", "w", "office"))
+_UNAWARE = document(source("notes"), window("w", "notes", 1_000), sink("noted", "w"))
+_OFFICE = document(receive("in", "till", "totals"), window("w", "in", 1_000), sink("sold", "w"))
 _PRANKSTER = document(source("pranks"), window("w", "pranks", 1_000), sink(ODD, "w"))
 _COMBINATIONS = ((0.1, 16), (0.1, 32), (0.2, 16))
 
@@ -138,10 +144,13 @@ def batches() -> Iterator[GraphBatch]:
     pipeline = Pipeline()
     city = City(seed=1)
     rounds = city.rounds(lambda: False)
-    yield from pipeline.run_all(islice(rounds, ROUNDS))
+    yield from pipeline.run_all(islice(rounds, ROUNDS - 1))
     kiosk, depot = city.joined_by("kiosk", _KIOSK), city.joined_by("depot", _DEPOT)
+    office, till = city.joined_by("office", _UNAWARE), city.joined_by("till", _TILL)
     prankster = city.joined_by("prankster", _PRANKSTER)
-    for speaker in (kiosk, depot):
+    total = till.deliver("totals", 1_000, *(till.source("sales", 100 * number) for number in range(SALES)))
+    till.progress("totals", 2_000)
+    for speaker in (kiosk, depot, office, till):
         speaker.leave()
     visit = kiosk.deliver("visits", 1_000, kiosk.source("entries", 0))
     kiosk.lose()
@@ -150,6 +159,10 @@ def batches() -> Iterator[GraphBatch]:
     pranks = [prankster.source("pranks", CLOCK_MS - number) for number in range(WIDE)]
     prankster.says(Delivery(prankster.start.stream(ODD), 0, CLOCK_MS, {"text": NASTY, "cars": 2}, tuple(pranks)))
     prankster.leave()
+    yield pipeline.run(next(rounds))
+    office.restart(_OFFICE)
+    office.deliver("sold", 2_000, total)
+    office.leave()
     last = pipeline.run(next(rounds))
     yield replace(last, rows=[*last.rows, *_captured_rows()])
 

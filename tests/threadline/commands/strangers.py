@@ -10,7 +10,7 @@ from typing import Any
 
 
 @contextmanager
-def answering(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
+def answering(answer: Callable[[BaseHTTPRequestHandler], None], port: int = 0) -> Iterator[str]:
     """A server that answers every question like this; its address."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -20,7 +20,7 @@ def answering(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]
         def log_message(self, format: str, *arguments: Any) -> None:
             """Nobody reads it."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()

@@ -12,7 +12,9 @@ def test_all_agents_are_listed_with_how_they_are(api: Api) -> None:
     assert head.split() == [
         *("AGENT", "PRESENCE", "STATE", "EPOCH", "LAST", "SEEN", "CLOCK", "SPOOL", "UNACKNOWLEDGED", "DROPPED")
     ]
-    assert [row.split()[0] for row in rows] == ["car", "center", "depot", "hub", "kiosk", "pi-1", "prankster"]
+    assert [row.split()[0] for row in rows] == [
+        *("car", "center", "depot", "hub", "kiosk", "office", "pi-1", "prankster", "till")
+    ]
     [pi] = [row for row in rows if row.startswith("pi-1")]
     assert (pi.split()[1:4] == ["unknown", "running", "1"] and " ago " in pi) or " now " in pi
     assert pi.split()[-5:] == ["3", "(4.2", "kB)", "7", "2"]

@@ -50,6 +50,20 @@ def test_who_does_not_speak_http_is_no_api() -> None:
         client.ask("sinks", has="vertices")
 
 
+@pytest.mark.parametrize("header", [("content-length", "100"), ("transfer-encoding", "chunked")])
+def test_an_answer_that_breaks_off_is_told(header: tuple[str, str]) -> None:
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.send_header("content-type", "application/json")
+        request.send_header(*header)
+        request.end_headers()
+        request.wfile.write(b"20\r\n{")
+
+    broke_off = r"the answer of the API at \S+ broke off \(.*\): ask again"
+    with answering(answer) as url, Client(url) as client, pytest.raises(NoApi, match=broke_off):
+        client.ask("sinks", has="vertices")
+
+
 def test_an_answer_that_does_not_come_is_given_up() -> None:
     has_ended = threading.Event()
 
@@ -63,7 +77,11 @@ def test_an_answer_that_does_not_come_is_given_up() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "http://", "ftp://127.0.0.1", "http://127.0.0.1:port", "http://[::1", "http://a\x00b", "://"]
+    "url",
+    [
+        *("", "http://", "ftp://127.0.0.1", "http://127.0.0.1:port", "http://[::1", "http://a\x00b", "http://a/\udcff"),
+        "://",
+    ],
 )
 def test_what_is_no_address_is_told(url: str) -> None:
     with pytest.raises(BadAddress, match=r"--api .* is no address"):

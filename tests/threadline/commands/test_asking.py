@@ -7,14 +7,21 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from contextlib import ExitStack
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from tests.threadline.commands.served import Api, pipes, refused
 from tests.threadline.commands.strangers import answering, said
+from threadline.__main__ import main
 from threadline.cli import app
+from threadline.commands.impact import impact
+from threadline.commands.sinks import sinks
 from threadline.lab import free_port
 
 COMMANDS = [
@@ -53,6 +60,17 @@ def test_every_command_says_where_it_looked_for_the_api(command: list[str]) -> N
     url = f"http://127.0.0.1:{free_port()}"
     result = CliRunner().invoke(app, [*command, "--api", url, *(["--json"] if "export" in command else [])])
     refused(result, 2, f"no API at {url} (connection refused)", "start `threadline serve`", "--api", "THREADLINE_API")
+
+
+def test_an_api_that_was_started_just_now_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threadline.commands.asking._PATIENCE_S", 10.0)
+    port = free_port()
+    nothing = said(200, "application/json", b'{"vertices": [], "next": null}')
+    with ExitStack() as stack:
+        start = threading.Timer(0.2, lambda: stack.enter_context(answering(nothing, port)))
+        start.start()
+        refused(CliRunner().invoke(app, ["sinks", "--api", f"127.0.0.1:{port}"]), 1, "there are no such results")
+        start.join()
 
 
 def test_something_else_that_answers_is_told() -> None:
@@ -104,6 +122,38 @@ def test_nothing_found_is_told_and_has_a_code_of_its_own(api: Api, command: list
     assert json.loads(as_json.stdout)["next"] is None
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(["trace", "%"], ["sinks", "--agent", "%"], ["sinks", "--api", "%"], ["agents", "%"]),
+        *(["tasks", "--where", "%"], ["tail", "--since", "%"]),
+        *(["impact", "a/b@1:1", "%"], ["impact", "--stream", "%"], ["impact", "-"]),
+        *(["export", "lineage", "%", "--json"], ["export", "forward", "%", "--json"]),
+        *(["export", "paths", "~a", "%", "--json"], ["export", "data", "--where", "%", "--json"]),
+    ],
+    ids=" ".join,
+)
+def test_what_is_no_text_cannot_be_asked(api: Api, command: list[str]) -> None:
+    given = [each.replace("%", os.fsdecode(b"a\xff")) for each in command]
+    result = CliRunner().invoke(app, given, input=b"a/b@1:1\na\xff", env={"THREADLINE_API": api.url})
+    refused(result, 2, r"'a\udcff'" if "-" not in command else "the readings on stdin", "no ")
+
+
+def test_streams_that_are_closed_are_told(
+    api: Api, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(typer.Exit) as ended:
+        patch.setattr(sys, "stdout", None)
+        sinks(api=api.url)
+    assert ended.value.exit_code == 1
+    assert capsys.readouterr().err == "threadline: the output cannot be written: stdout is closed\n"
+    with monkeypatch.context() as patch, pytest.raises(typer.Exit) as ended:
+        patch.setattr(sys, "stdin", None)
+        impact(["-"], api=api.url)
+    assert ended.value.exit_code == 2
+    assert capsys.readouterr().err == "threadline: there are no readings on stdin\n"
+
+
 @pytest.mark.parametrize("command", PAGED, ids=" ".join)
 def test_pages_are_followed_as_far_as_was_asked_for(
     api: Api, monkeypatch: pytest.MonkeyPatch, command: list[str]
@@ -149,6 +199,17 @@ def test_ctrl_c_ends_with_130_and_without_a_word(api: Api) -> None:
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=20)[1] == b""
         assert process.returncode == 130
+
+
+def test_ctrl_c_while_the_command_is_loaded_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Loading(ModuleType):
+        def __getattr__(self, name: str) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "threadline.cli", Loading("threadline.cli"))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
 
 
 # Completion, as the shells ask for it
@@ -201,3 +262,11 @@ def test_every_command_has_help(command: list[str]) -> None:
     names = command[: 2 if command[0] == "export" else 1]
     result = CliRunner().invoke(app, [*names, "--help"], env={"COLUMNS": "200"})
     assert result.exit_code == 0 and "--api" in result.stdout and "--json" in result.stdout
+    assert not [each for each in ("<bool>", "<str>", "<int", "list[", "[[", "{") if each in result.stdout]
+
+
+def test_help_says_what_has_to_be_given() -> None:
+    impact_help, trace_help = (CliRunner().invoke(app, [name, "--help"]).stdout for name in ("impact", "trace"))
+    assert "impact [OPTIONS] [SOURCE]...\n" in impact_help and "  SOURCE  Readings by their ids" in impact_help
+    assert "AGENT/STREAM[@EPOCH]" in impact_help
+    assert "trace [OPTIONS] ID\n" in trace_help and "  ID  A tuple, task or data" in trace_help

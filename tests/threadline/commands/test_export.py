@@ -120,8 +120,10 @@ def test_what_the_api_could_not_walk_is_told(api: Api, monkeypatch: pytest.Monke
 
 def test_an_empty_answer_is_a_document_too(api: Api, tmp_path: Path) -> None:
     path = tmp_path / "none.csv"
-    assert api.run("export", "sinks", "--stream", "nothing", "-o", str(path)).exit_code == 0
+    assert api.run("export", "sinks", "--stream", "nothing", "-o", str(path)).exit_code == 1
     assert path.read_bytes() == b"record,id,kind\r\n"
+    rows = api.run("export", "tasks", "--name", "nothing", "--json")
+    assert rows.exit_code == 1 and json.loads(rows.stdout) == {"items": [], "next": None}
 
 
 @pytest.mark.parametrize(

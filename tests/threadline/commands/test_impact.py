@@ -64,6 +64,20 @@ def test_expired_readings_can_contribute_to_nothing_more(api: Api, readings: dic
     ]
 
 
+def test_what_is_late_is_said_and_marked(api: Api) -> None:
+    first, _, result, late, *_ = api.run("impact", "till/sales@1:0").stdout.splitlines()
+    assert first == "1 reading touched 1 result."
+    assert result.split()[0] == "office/sold@2:0" and "complete, late" in result
+    assert late.startswith("late: told after the readings had been let go of")
+    both = api.run("impact", "till/sales@1:0", "car/readings@1:3").stdout
+    assert both.startswith(f"2 readings touched {told(api, 'car/readings@1:3')['results'] + 1} results.")
+    assert both.count(", late") == 1 and "1 has expired" in both
+
+
+def test_a_tuple_that_was_sent_on_has_touched_results_too(api: Api) -> None:
+    assert api.run("impact", "car/minutes@1:2").stdout.startswith("1 reading touched 11 results.\n")
+
+
 def test_readings_may_come_from_stdin(api: Api, readings: dict[str, list[str]]) -> None:
     one, other = readings["alive"][0], readings["expired"][0]
     assert api.run("impact", "-", stdin=f"{one}\n\n{other}\n").stdout == api.run("impact", one, other).stdout != ""
@@ -73,6 +87,13 @@ def test_readings_may_come_from_stdin(api: Api, readings: dict[str, list[str]]) 
 def test_many_readings_are_asked_about_at_once(api: Api) -> None:
     names = [f"car/readings@1:{number}" for number in range(3_000)]
     assert told(api, *names)["unknown_count"] + told(api, *names)["sources"] == 3_000
+    assert api.run("impact", *names[:2], names[0]).stdout.startswith("2 readings touched ")
+
+
+@pytest.mark.parametrize("command", [["impact", "-"], ["export", "impact", "-", "--json"]])
+def test_too_many_readings_are_to_be_split(api: Api, command: list[str]) -> None:
+    names = "\n".join(f"car/readings@1:{number}" for number in range(10_001))
+    refused(api.run(*command, stdin=names), 2, "10,001 readings", "ask about 10,000 at a time", "split -l 10000")
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from rich.tree import Tree
 
 from tests.threadline.commands.served import CLOCK, CLOCK_MS, NASTY, ROUNDS, Api, on_terminal
-from threadline.printing import ago_text, counted, counting, duration_text, printable, shortened, time_text, value_text
+from threadline.commands.agents import agents
+from threadline.commands.impact import impact
+from threadline.commands.sinks import sinks
+from threadline.commands.tail import tail
+from threadline.commands.tasks import tasks
+from threadline.printing import (
+    Column,
+    Printer,
+    _layout,
+    ago_text,
+    counted,
+    counting,
+    duration_text,
+    joined,
+    printable,
+    shortened,
+    time_text,
+    value_text,
+)
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -89,13 +110,80 @@ def test_texts_of_devices_do_nothing_to_a_terminal(api: Api, command: str) -> No
 
 
 def test_lines_fit_a_terminal_and_ids_are_whole(api: Api) -> None:
-    for columns in (60, 100):
-        lines = COLOUR.sub("", on_terminal(api, "sinks", "--agent", "center", "--limit", "3", columns=columns))
-        assert f"center/far-alerts@1:{ROUNDS}" in lines
     wide = api.run("sinks", "--agent", "prankster").stdout.splitlines()
     narrow = COLOUR.sub("", on_terminal(api, "sinks", "--agent", "prankster", columns=120)).splitlines()
     assert narrow[1].endswith("…") and len(narrow[1]) == 120 < len(wide[1])
     assert narrow[1].startswith(wide[1][:100])
+
+
+class Terminal(io.TextIOWrapper):
+    """What is written on one, in this process."""
+
+    def __init__(self, encoding: str = "utf-8") -> None:
+        super().__init__(io.BytesIO(), encoding)
+
+    def isatty(self) -> bool:
+        return True
+
+    def lines(self) -> list[str]:
+        self.seek(0)
+        return COLOUR.sub("", self.read()).splitlines()
+
+
+SHOWN: dict[str, tuple[Callable[[str], None], str]] = {
+    "sinks": (lambda url: sinks(api=url, agent="center", limit=3), f"center/far-alerts@1:{ROUNDS}"),
+    "impact": (lambda url: impact(["car/readings@1:3", "till/sales@1:0"], api=url), "office/sold@2:0"),
+    "tasks": (lambda url: tasks(api=url, everything=True), "task:pi-1@1:64"),
+    "selected": (lambda url: tasks(api=url, select="name,used.rate,transformation,begun_ms"), "task:pi-1@1:7"),
+    "agents": (lambda url: agents(api=url), "prankster"),
+    "agent": (lambda url: agents("pi-1", api=url), "pi-1"),
+    "tail": (lambda url: tail(api=url, since="start", count=200), "car/readings@1:0"),
+}
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 100])
+@pytest.mark.parametrize("command", SHOWN)
+def test_no_line_is_wider_than_a_terminal(
+    api: Api, monkeypatch: pytest.MonkeyPatch, command: str, columns: int
+) -> None:
+    show, id = SHOWN[command]
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    show(api.url)
+    lines = terminal.lines()
+    assert max(map(cell_len, lines)) <= columns
+    assert any(id in line.split() for line in lines)
+
+
+@given(
+    st.lists(st.tuples(st.builds(Column, st.just(""), st.booleans(), st.booleans()), st.integers(0, 50)), min_size=1),
+    st.integers(10, 120),
+)
+def test_every_column_has_its_place_and_no_more_room_than_there_is(told: list[tuple[Column, int]], room: int) -> None:
+    columns, widths = zip(*told, strict=True)
+    layout = _layout(columns, widths, room)
+    assert [place for line in layout for place, _ in line] == list(range(len(told)))
+    for line in layout:
+        for place, width in line:
+            assert width == widths[place] or (columns[place].is_long and 10 <= width < widths[place])
+        assert sum(width + (2 if place else 0) for place, width in line) <= room or len(line) == 1
+
+
+def test_what_is_cut_shows_as_such_in_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal("ascii"))
+    printer = Printer()
+    printer.table([Column("ID"), Column("PAYLOAD", is_long=True)], [("a/b@1:0", "long " * 20)])
+    printer.tree(Tree(joined("word " * 20)), 0)
+    printer.line("\u00e9\u2026")
+    lines = terminal.lines()
+    assert [line[-3:] for line in lines[1:3]] == ["...", "..."] and max(map(len, lines)) == 60
+    assert lines[3] == r"\xe9..."
+
+
+def test_nothing_is_cut_where_no_terminal_is(capsys: pytest.CaptureFixture[str]) -> None:
+    Printer().table([Column("ID"), Column("PAYLOAD", is_long=True)], [("a/b@1:0", "x" * 200_000)])
+    assert "x" * 200_000 in capsys.readouterr().out
 
 
 def test_a_deep_tree_has_room_on_a_narrow_terminal(api: Api) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tests.threadline.commands.served import CLOCK, STEPS, WIDE, Api
+from tests.threadline.commands.served import CLOCK, SALES, STEPS, WIDE, Api
 from threadline.commands.trace import _Part, _trees
 
 GUIDES = re.compile(r"^[ │├└─]*")
@@ -73,6 +73,10 @@ def test_a_line_says_what_is_known_of_a_tuple(api: Api) -> None:
     assert "prankster/pranks@1:0" in origins[0] and "alive" in origins[0]
 
 
+def test_what_a_tuple_said_is_cut_for_terminals_alone(api: Api) -> None:
+    assert '"cars":2}' in api.run("trace", "prankster/al erts?#%2F@1:0").stdout
+
+
 def test_many_branches_are_cut_with_a_line_that_says_how_to_see_them(api: Api) -> None:
     id = "prankster/al erts?#%2F@1:0"
     few = lines_of(api.run("trace", id).stdout)
@@ -119,6 +123,17 @@ def test_what_is_lost_has_a_name(api: Api) -> None:
     result = api.run("trace", "depot/visited@1:0").stdout
     assert "incomplete" in result
     assert result.splitlines()[-1] == "lost for ever, with what they came from: 1 tuple (kiosk/visits@1:0)"
+
+
+def test_what_is_late_is_said_and_marked(api: Api) -> None:
+    result, total, *sales = api.run("trace", "office/sold@2:0").stdout.splitlines()
+    assert f"complete  from 0 readings and {SALES} late  " in result
+    assert "late" not in total
+    assert [GUIDES.sub("", line).split()[:2] for line in sales] == [
+        ["late", f"till/sales@1:{number}"] for number in range(SALES)
+    ]
+    assert "── late  office/sold@2:0" in api.run("trace", "till/sales@1:0", "--forward").stdout
+    assert "late" not in api.run("trace", "center/alerts@1:5").stdout
 
 
 def test_a_reading_came_from_nothing_and_the_other_way_is_told(api: Api) -> None:
