@@ -26,3 +26,8 @@ def parse_address(address: Address, least_port: int = 1) -> tuple[str, int]:
 def format_address(host: str, port: int) -> str:
     """The text that `parse_address` reads."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether a name or an address is always that of the machine one is on: no proxy can know it."""
+    return host in ("localhost", "::1") or host.startswith("127.")

@@ -17,6 +17,8 @@ from urllib.parse import quote
 
 import httpx
 
+from protocol.address import is_this_machine
+
 Parameters = Mapping[str, str | int | bool | Sequence[str] | None]
 """Of a query: what is None is left out, of several values each is given."""
 
@@ -88,7 +90,7 @@ class Client:
             timeout=httpx.Timeout(answer_s, connect=connect_s),
             headers={"user-agent": "threadline", "accept": "application/json"},
             # Proxies of the environment are for other machines, and certificates take time to load.
-            trust_env=not _is_this_machine(self.url.host),
+            trust_env=not is_this_machine(self.url.host),
             verify=self.url.scheme == "https",
         )
 
@@ -101,7 +103,7 @@ class Client:
     def await_start(self, patience_s: float) -> None:
         """Wait so long at the most for an API of this machine that does not listen yet: it may have been started in
         the line before."""
-        if not _is_this_machine(self.url.host):
+        if not is_this_machine(self.url.host):
             return
         address = self.url.host, self.url.port or {"http": 80, "https": 443}[self.url.scheme]
         end_s = time.monotonic() + patience_s
@@ -330,10 +332,6 @@ def _address(text: str) -> httpx.URL:
     if found.scheme not in ("http", "https") or not found.host:
         raise BadAddress(f"--api {text!r} is no address of an API: write http://HOST:PORT")
     return found
-
-
-def _is_this_machine(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _given(parameters: Parameters) -> list[tuple[str, str | int | float | bool | None]]:

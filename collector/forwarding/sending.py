@@ -27,6 +27,7 @@ import httpx
 from collector.forwarding.errors import ForwardingError
 from collector.forwarding.refusals import Refusals
 from collector.forwarding.system import Request, shown_url
+from protocol.address import is_this_machine
 
 _LOG = logging.getLogger(__name__)
 _TIMEOUT = httpx.Timeout(20.0, connect=5.0)  # without any progress
@@ -179,7 +180,7 @@ class Sender:
 
     def _client(self, host: str) -> httpx.AsyncClient:
         """Proxies of the environment are for other machines."""
-        is_here = _is_this_machine(host)
+        is_here = is_this_machine(host)
         if is_here not in self._clients:
             # What is compressed may be long although it is short.
             headers = {"user-agent": "threadline-forward", "accept-encoding": "identity"}
@@ -214,7 +215,3 @@ def _asked_pause_s(answer: Answer | None) -> float:
         return 0.0
     left_s = (until.replace(tzinfo=until.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
     return min(max(left_s, 0.0), _LONGEST_PAUSE_S)
-
-
-def _is_this_machine(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from protocol.address import format_address, parse_address
+from protocol.address import format_address, is_this_machine, parse_address
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,9 @@ def test_what_is_no_address_is_refused_with_a_reason(text: str, reason: str) -> 
 
 def test_port_zero_means_any_free_one_where_that_makes_sense() -> None:
     assert parse_address("127.0.0.1:0", least_port=0) == ("127.0.0.1", 0)
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.9.1", "::1"])
+def test_some_addresses_are_always_of_this_machine(host: str) -> None:
+    assert is_this_machine(host)
+    assert not is_this_machine(f"1{host}")
