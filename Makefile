@@ -15,11 +15,11 @@ help: ## Show this help
 setup: ## Create .venv from requirements.lock and install the system tools
 	@sh scripts/setup.sh
 
-# Most of the time goes to waiting for slow links, so there are more workers than cores. What is compiled first, none of
-# them has to compile.
+# Much of the time goes to waiting for slow links, so there are more workers than cores; each takes whole files, whose
+# tests share servers. What is compiled first, none of them has to compile.
 test: lint ## Run lint, then the tests
 	@$(BIN)/python -m pytest --collect-only -qq > /dev/null || true
-	$(BIN)/python -m pytest -n 6 --dist worksteal
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 lint: setup ## Run ruff and mypy
 	$(BIN)/ruff check .

@@ -6,9 +6,11 @@ many more and others each time: it is the one that searches.
 
 from __future__ import annotations
 
-import os
+from functools import cache
+from pathlib import Path
 
 import pytest
+import typer.testing
 from hypothesis import settings
 
 settings.register_profile("ci", max_examples=100, derandomize=True, deadline=None, print_blob=True)
@@ -16,19 +18,16 @@ settings.register_profile("soak", settings.get_profile("ci"), max_examples=2_000
 settings.load_profile("ci")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What waits most comes first: no worker is to be left alone with it at the end.
+# The command is put together once: that takes longer than most of what tests have it do.
+typer.testing._get_command = cache(typer.testing._get_command)  # type: ignore[attr-defined]
 
-    Each worker begins with an equal part of all tests, so each part begins with an equal part of the slow ones.
-    """
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    items.sort(key=_haste)
-    slow = sum(_haste(item) < _QUICK for item in items)
-    first, rest = items[:slow], items[slow:]
-    items.clear()
-    for place in range(workers):
-        items += first[place::workers]
-        items += rest[len(rest) * place // workers : len(rest) * (place + 1) // workers]
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What waits most comes first: no worker is to be left alone with it at the end."""
+    slowest: dict[Path, int] = {}
+    for item in items:
+        slowest[item.path] = min(_haste(item), slowest.get(item.path, _QUICK))
+    items.sort(key=lambda item: slowest[item.path])  # workers take whole files
 
 
 _QUICK = 2

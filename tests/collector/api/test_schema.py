@@ -11,6 +11,7 @@ import copy
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import jsonschema_rs
@@ -299,7 +300,7 @@ def test_every_operation_has_an_answer_as_it_is_described(described: BaseSchema)
 
 @pytest.mark.parametrize("tag", TAGS)
 def test_whatever_is_asked_is_answered_as_described(described: BaseSchema, offering: BaseSchema, tag: str) -> None:
-    seen = ask_at_limits(described, tag)
+    seen = ask_at_limits(described, tag, every=3)
     seen += ask_at_random(offering, tag, GenerationMode.POSITIVE, A_FEW)
     seen += ask_at_random(described, tag, GenerationMode.NEGATIVE, A_FEW)
     assert set(seen) <= {200, 400, 404, 405, 410, 413, 415, 422, 503}
@@ -309,18 +310,21 @@ def test_whatever_is_asked_is_answered_as_described(described: BaseSchema, offer
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("tag", TAGS)
 def test_whatever_is_asked_for_a_long_time(described: BaseSchema, offering: BaseSchema, tag: str) -> None:
-    seen = ask_at_random(offering, tag, GenerationMode.POSITIVE, MANY)
+    seen = ask_at_limits(described, tag)
+    seen += ask_at_random(offering, tag, GenerationMode.POSITIVE, MANY)
     seen += ask_at_random(described, tag, GenerationMode.NEGATIVE, MANY)
     assert set(seen) <= {200, 400, 404, 405, 410, 413, 415, 422, 503}
 
 
-def ask_at_limits(described: BaseSchema, tag: str) -> Counter[int]:
-    """Ask all operations with a tag what is at the limits of their description, on both sides of them."""
+def ask_at_limits(described: BaseSchema, tag: str, every: int = 1) -> Counter[int]:
+    """Ask all operations with a tag what is at the limits of their description, on both sides of them: all of it, or
+    every so many."""
     seen: Counter[int] = Counter()
     for operation in operations(described, tag):
         config = described.config.generation_for(operation=operation)
         modes = list(GenerationMode)
-        for case in described.iter_coverage_cases(operation, generation_modes=modes, generation_config=config):
+        cases = described.iter_coverage_cases(operation, generation_modes=modes, generation_config=config)
+        for case in islice(cases, 0, None, every):
             seen[check(case)] += 1
     return seen
 
