@@ -19,7 +19,7 @@ setup: ## Create .venv from requirements.lock and install the system tools
 # tests share servers. What is compiled first, none of them has to compile.
 test: lint ## Run lint, then the tests
 	@$(BIN)/python -m pytest --collect-only -qq > /dev/null || true
-	$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 lint: setup ## Run ruff and mypy
 	$(BIN)/ruff check .

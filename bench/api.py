@@ -123,7 +123,7 @@ def first_event(server: Server, number: int) -> float:
 def main() -> None:
     report = parse_arguments("api", __doc__.partition("\n")[0])
     sizes = {"small": 200_000, "large": 2_000_000} if report.quick else {"small": 1_000_000, "large": 10_000_000}
-    rounds, requests = (5, 400) if report.quick else (12, 1_000)
+    rounds, requests = (9, 400) if report.quick else (12, 1_000)
     with tempfile.TemporaryDirectory(prefix="threadline-bench-") as name, ExitStack() as stack:
         folder = Path(name)
         servers: dict[str, Server] = {}

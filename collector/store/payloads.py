@@ -26,7 +26,7 @@ from protocol.wire.sections import MOST_NAMES, MOST_RECORDS, Kind, read_seqs, re
 
 _OWN = StreamId("", 0, "")
 MOST_TABLES = 4096
-MOST_SECTIONS = 256
+MOST_SECTIONS = 1024  # of about 8 KB each
 _KINDS = (Kind.SOURCE, Kind.DELIVERY, Kind.ASSERTION)
 
 
