@@ -157,20 +157,24 @@ class Agent:
         self._outbox.take_over()
         try:
             while not self._stopping:
-                try:
-                    self._turn()
-                except (SpoolError, OSError) as error:  # the disk's fault, not ours: it may be well again
-                    _LOG.warning("the disk fails agent=%s error=%s", self.name, error)
-                    self._outbox.wait(monotonic() + _TROUBLE_S)
+                until = self.turn(monotonic())
+                if not self._inbox:
+                    self._outbox.wait(until)
         except Exception as error:
             _LOG.exception("the agent stopped by a defect agent=%s", self.name)
             self.failure = error
             self._outbox.fail()
             self.on_failure()
 
-    def _turn(self) -> None:
-        """All that there is to do now; then sleep until there is more."""
-        now = monotonic()
+    def turn(self, now: float) -> float:
+        """All that there is to do now; returns when to come back at the latest."""
+        try:
+            return self._turn(now)
+        except (SpoolError, OSError) as error:  # the disk's fault, not ours: it may be well again
+            _LOG.warning("the disk fails agent=%s error=%s", self.name, error)
+            return now + _TROUBLE_S
+
+    def _turn(self, now: float) -> float:
         while self._inbox:
             self._inbox.popleft()(now)
         until = self._outbox.step(now)
@@ -180,8 +184,7 @@ class Agent:
             until = min(until, lane.step(now))
         until = min(until, self._report(now))
         self._awaited()
-        if not self._inbox:
-            self._outbox.wait(until)
+        return until
 
     def tell(self, news: Callable[[float], None]) -> None:
         """On any thread: something for the agent's thread to do."""
