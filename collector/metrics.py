@@ -13,7 +13,7 @@ from protocol.address import format_address
 if TYPE_CHECKING:
     from collector.translator import Translator
 
-_GAUGES = frozenset(("agents", "shards", "shards_in_trouble"))
+_GAUGES = frozenset(("agents", "shards", "shards_in_trouble", "is_holding_back", "unread_bytes", "most_unread_bytes"))
 
 
 class CannotServe(RuntimeError):
@@ -28,6 +28,9 @@ class _Counters:
         for name, value in self._translator.totals().items():
             kind = GaugeMetricFamily if name in _GAUGES else CounterMetricFamily
             yield kind(f"threadline_translator_{name}", name.replace("_", " "), value)
+        yield CounterMetricFamily(
+            "threadline_translator_held_seconds", "time in which nothing could be taken", self._translator.held_s
+        )
         yield CounterMetricFamily(
             "threadline_translator_commit_seconds", "time spent in commits", self._translator.commit_s
         )

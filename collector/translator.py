@@ -25,6 +25,7 @@ from typing import NamedTuple
 import aiomqtt
 from paho.mqtt.reasoncodes import ReasonCode
 
+from collector.brake import EVERY_S, MOST_UNREAD_BYTES, Brake
 from collector.log import LogError, ShardInUse, has_segments, listed
 from collector.quarantine import Quarantine
 from collector.registry import Registry, RegistryError
@@ -55,6 +56,8 @@ class TranslatorOptions:
     shards: Sequence[int]
     commit_s: float = 0.005
     retire_after_s: float = RETIRE_AFTER_S
+    most_unread_bytes: int | None = MOST_UNREAD_BYTES
+    """How much of the log may be unread: above that, nothing more is taken. None: however much."""
     metrics: tuple[str, int] | None = None
 
 
@@ -87,9 +90,11 @@ class Translator:
         self.not_mine = 0
         self.overrun = 0
         self.must_wait = 0
+        self.held_back = 0
         # From here on: the worker's own.
         self._shards: dict[int, ShardLog] = {}
         self._troubled: dict[int, _Trouble] = {}
+        self._brake = Brake(options.log, options.most_unread_bytes)
         self._told_of_waiting = ""
         self._retire_at = monotonic() + _RETIRE_EVERY_S
 
@@ -139,8 +144,17 @@ class Translator:
             "not_mine": self.not_mine,
             "overrun": self.overrun,
             "must_wait": self.must_wait,
+            "held_back": self.held_back,
+            "is_holding_back": int(self._brake.is_on),
+            "unread_bytes": self._brake.unread.size_bytes,
+            "most_unread_bytes": self._brake.most_bytes or 0,
             "quarantine_full": self._quarantine.not_kept,
         }
+
+    @property
+    def held_s(self) -> float:
+        """For how long nothing could be taken, as often as that was."""
+        return self._brake.held_s
 
     # MQTT
 
@@ -240,7 +254,7 @@ class Translator:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                async with asyncio.timeout(_TROUBLE_S if self._troubled else _RETIRE_EVERY_S):
+                async with asyncio.timeout(self._pause_s()):
                     await self._arrived.wait()
                 await asyncio.sleep(self._options.commit_s)  # so that more come along
             except TimeoutError:
@@ -259,6 +273,12 @@ class Translator:
             if self._inbox:
                 self._arrived.set()
 
+    def _pause_s(self) -> float:
+        """How long to wait for batches."""
+        if self._brake.is_on:
+            return EVERY_S
+        return _TROUBLE_S if self._troubled else _RETIRE_EVERY_S
+
     # The worker
 
     def _open(self, shard: int) -> LogError | RegistryError | None:
@@ -274,6 +294,7 @@ class Translator:
 
     def _work(self, batches: list[tuple[str, bytes]], greeted: list[int], away_s: float) -> Answers:
         """One round: batches into the log, and what to tell their agents."""
+        away_s += self._look_at_backlog()
         if away_s:
             for shard in self._shards.values():
                 shard.excuse(away_s)
@@ -281,7 +302,7 @@ class Translator:
             self._shards[number].greet()
         for agent, payload in batches:
             self._take(agent, payload)
-        if monotonic() >= self._retire_at and self._client is not None:
+        if monotonic() >= self._retire_at and self._client is not None and not self._brake.is_on:
             self._retire_at = monotonic() + _RETIRE_EVERY_S
             self._retire()
         answers: Answers = []
@@ -291,7 +312,18 @@ class Translator:
                 answers += self._commit(shard)
         return answers
 
+    def _look_at_backlog(self) -> float:
+        """Whether more may be taken. If so from now on: for how long it could not; those who wait are told."""
+        held_s = self._brake.look()
+        if held_s:
+            for shard in self._shards.values():
+                shard.greet()
+        return held_s
+
     def _take(self, agent: str, payload: bytes) -> None:
+        if self._brake.is_on:
+            self.held_back += 1
+            return
         shard = self._shards[shard_of(agent)]
         if shard.shard in self._troubled:
             self.overrun += 1

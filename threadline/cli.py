@@ -118,6 +118,9 @@ def translate(
     retire_after: Annotated[float, typer.Option(help="Seconds of silence after which an agent is retired.", min=1)] = (
         24 * 3600.0
     ),
+    max_unread_bytes: Annotated[
+        int, typer.Option(help="Take nothing more while so much of the log is unread; 0: take it all the same.", min=0)
+    ] = 8 << 30,
     metrics: Annotated[str | None, typer.Option(help="Serve Prometheus metrics on HOST:PORT.")] = None,
 ) -> None:
     """Run the translator: batches from MQTT into the durable log, acknowledged when they are on disk."""
@@ -136,6 +139,7 @@ def translate(
         shards=wanted,
         commit_s=commit_ms / 1000,
         retire_after_s=retire_after,
+        most_unread_bytes=max_unread_bytes or None,
         metrics=address("--metrics", metrics) if metrics else None,
     )
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from collector.log import LogError, log_id
+from collector.log import LogError, Position, ReaderMark, log_id
 from collector.store import StoreError, StoreUnavailable, StoreWriter, open_store
 from protocol.graph import GraphBatch
 from spark_jobs.checkpoint import CheckpointUnusable, Settings, made_with
 from spark_jobs.java import NoJava
 from spark_jobs.job import Job, JobFailed, JobOptions
-from spark_jobs.log_source import Log, LogUnreadable
+from spark_jobs.log_source import Log, LogUnreadable, furthest
 from spark_jobs.native_end import EndingLog, horizon_of
 from spark_jobs.native_mu import NativeOptions
 from spark_jobs.pipeline import Pipeline, ank_1, ank_n
@@ -36,12 +38,40 @@ class SparkUnusable(RuntimeError):
         self.has_begun = has_begun
 
 
+class StoreMark:
+    """Tells the translators how much of the log is in the store, whichever checkpoint has brought it there."""
+
+    def __init__(self, mark: ReaderMark, told_upto: Iterable[str]) -> None:
+        self._mark = mark
+        self._reached = furthest(json.loads(upto) for upto in told_upto if upto)
+        self._trouble = ""
+        self._leave()
+
+    def move(self, upto: str) -> None:
+        """A batch is in the store. One that is told once more, after others, is nothing new."""
+        self._reached = furthest([json.loads(upto), {str(at): place for at, place in self._reached.items()}])
+        self._leave()
+
+    def _leave(self) -> None:
+        try:
+            self._mark.leave({shard: Position(*place) for shard, place in self._reached.items() if shard >= 0})
+            self._trouble = ""
+        except OSError as error:
+            if self._trouble != str(error):
+                _LOG.warning("translators are not told how far the log is read error=%s", error)
+            self._trouble = str(error)
+
+
 class PatientWriter:
     """Writes to the store; while its disk is full, it waits."""
 
-    def __init__(self, store: StoreWriter, job_stops: threading.Event) -> None:
+    def __init__(
+        self, store: StoreWriter, job_stops: threading.Event, stored: Callable[[str], None] = lambda upto: None
+    ) -> None:
+        """`stored` is told up to where the log is in the store."""
         self._store = store
         self._job_stops = job_stops
+        self._stored = stored
 
     def last_batch(self, query: str) -> int | None:
         """The last batch of a query that the store has."""
@@ -56,7 +86,9 @@ class PatientWriter:
         told = ""
         while True:
             try:
-                return self._store.write(batch)
+                written = self._store.write(batch)
+                self._stored(batch.upto)
+                return written
             except StoreUnavailable as error:
                 if self._job_stops.wait(_RETRY_S):
                     raise
@@ -102,8 +134,9 @@ def run(options: SparkOptions) -> None:
     placement = Placement(options.buckets, options.partitions)
     try:
         pipeline, log, settings = _algorithm(options, placement)
+        store = open_store(options.store)
         with (
-            open_store(options.store).writer() as writer,
+            store.writer() as writer,
             removing(
                 options.remove_segments_after_s,
                 lambda age: remove_passed(options.log, options.checkpoint, age),
@@ -116,8 +149,9 @@ def run(options: SparkOptions) -> None:
             ),
         ):
             writer.made_from({"log": identity, "--algorithm": options.algorithm, "--levels": str(options.levels)})
+            mark = StoreMark(ReaderMark(options.log, f"the Spark job of {store.path.resolve()}"), writer.told_upto())
             job_options = _job_options(options, placement, settings)
-            Job(job_options, pipeline, log, PatientWriter(writer, stopping), stopping).run()
+            Job(job_options, pipeline, log, PatientWriter(writer, stopping, mark.move), stopping).run()
     except JobFailed as error:
         raise SparkUnusable(str(error), has_begun=True) from error
     except (CannotServe, CheckpointUnusable, LogUnreadable, NoJava, SessionFailed, StoreError) as error:

@@ -16,6 +16,7 @@ from collector.log.errors import (
 from collector.log.identity import log_id
 from collector.log.layout import has_segments, listed
 from collector.log.reader import LogReader
+from collector.log.readers import Backlog, ReaderMark, Unread
 from collector.log.retention import remove_segments
 from collector.log.row import FIRST, NOBODY, Position
 from collector.log.verify import Fault, Finding, ShardReport, verify
@@ -25,6 +26,7 @@ from protocol.row import Row
 __all__ = [
     "FIRST",
     "NOBODY",
+    "Backlog",
     "Fault",
     "Finding",
     "LogDamaged",
@@ -32,6 +34,7 @@ __all__ = [
     "LogReader",
     "LogUnwritable",
     "Position",
+    "ReaderMark",
     "Repair",
     "Row",
     "SegmentRemoved",
@@ -40,6 +43,7 @@ __all__ = [
     "ShardWriter",
     "TooMuchHeld",
     "UnfitRow",
+    "Unread",
     "has_segments",
     "listed",
     "log_id",

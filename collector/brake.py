@@ -1,0 +1,64 @@
+"""Nothing more is taken into the log while too much of it is unread: what the agents keep, they keep well.
+
+Their spools are bounded, and so is the log from now on. They send again, after pauses that grow, and are told as soon
+as the log is written again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+
+from collector.log import Backlog, Unread
+
+_LOG = logging.getLogger(__name__)
+MOST_UNREAD_BYTES = 8 << 30
+EVERY_S = 0.25
+_ENOUGH = 0.75  # of what may be unread: more is taken again when no more than this is
+
+
+class Brake:
+    """Looks at a log every now and then. Without a bound it never holds anything back."""
+
+    def __init__(self, log: Path, most_bytes: int | None, clock: Callable[[], float] = monotonic) -> None:
+        self._backlog = Backlog(log)
+        self._clock = clock
+        self._look_at = self._held_since = 0.0
+        self.most_bytes = most_bytes
+        self.unread = Unread(0)
+        self.is_on = False
+        self._held_before_s = 0.0
+
+    @property
+    def held_s(self) -> float:
+        """For how long all was held back, as often as that was."""
+        return self._held_before_s + (self._clock() - self._held_since if self.is_on else 0.0)
+
+    def look(self) -> float:
+        """Whether there is room. Returns for how long nothing could be taken, if that is over now."""
+        now = self._clock()
+        if self.most_bytes is None or now < self._look_at:
+            return 0.0
+        self._look_at = now + EVERY_S
+        self.unread = self._backlog.unread()
+        if not self.is_on and self.unread.size_bytes >= self.most_bytes:
+            self.is_on, self._held_since = True, now
+            _LOG.warning(
+                "nothing is taken until more of the log is read unread_bytes=%d most_bytes=%d reader=%s",
+                self.unread.size_bytes, self.most_bytes, _named(self.unread),
+            )  # fmt: skip
+        elif self.is_on and self.unread.size_bytes <= self.most_bytes * _ENOUGH:
+            self.is_on = False
+            held_s = now - self._held_since
+            self._held_before_s += held_s
+            _LOG.warning("batches are taken again unread_bytes=%d held_s=%.1f", self.unread.size_bytes, held_s)
+            return held_s
+        return 0.0
+
+
+def _named(unread: Unread) -> str:
+    if unread.mark is None:
+        return "nobody, so far: start `threadline spark`"
+    return f"{unread.reader} (if it will not come back, delete {unread.mark})"
