@@ -86,9 +86,9 @@ class Service(ABC):
             )  # fmt: skip
         return self.process
 
-    def start(self) -> Self:
+    def start(self, apart: bool = False) -> Self:
         """Start the process and wait until it is ready."""
-        process = self.launch()
+        process = self.launch(apart)
         give_up = time.monotonic() + self.start_s
         while not self.is_ready():
             if process.poll() is not None:

@@ -98,6 +98,13 @@ def changes(db: sqlite3.Connection, after: Cursor, limit: int) -> Iterator[Chang
         row, seen = row + 1, 0
 
 
+def told(db: sqlite3.Connection, kind: ChangeKind, after_row: int) -> Iterator[tuple[int, list[Numbers]]]:
+    """All changes of one kind behind a row: row by row, as columns."""
+    query = "SELECT number, data FROM feed WHERE number > ? AND kind = ? ORDER BY number"
+    for number, data in db.execute(query, (after_row, kind)):
+        yield number, list(_joined(kind, data))
+
+
 def _split(kind: ChangeKind, columns: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
     split: list[NDArray[Any]] = []
     for of, column in zip(_LAYOUTS[kind], columns, strict=True):

@@ -23,7 +23,8 @@ from collector.store.captured_rows import (
 )
 from collector.store.compared import Comparison, compare
 from collector.store.connection import connect_reader, errors_told
-from collector.store.feed import Change, Cursor
+from collector.store.feed import Change, ChangeKind, Cursor
+from collector.store.nonces import signed
 from collector.store.packing import all_rows, distinct, unpack
 from collector.store.pages import PAGE_BITS
 from collector.store.payloads import Payload, Payloads
@@ -376,6 +377,14 @@ class StoreReader(People):
         with self.moment():
             return captured_rows.find_tasks(self._db, query)
 
+    def tasks_after(self, agent: str, nonce: int, key: int) -> list[tuple[int, int, int | None]]:
+        """Tasks of a start of an agent behind this one: key, when it has begun, and when it has ended, if it has."""
+        query = (
+            "SELECT key, begun_ts, ended_ts FROM starts JOIN tasks ON start = number"
+            " WHERE agent=? AND nonce=? AND key>? AND begun_ts IS NOT NULL ORDER BY key"
+        )
+        return [(found, begun, ended) for found, begun, ended in self._rows(query, agent, signed(nonce), key)]
+
     def data(self, query: DataQuery) -> Page[DataRow]:
         """Data by what was asked, as tasks had it."""
         with self.moment():
@@ -468,6 +477,12 @@ class StoreReader(People):
         retention has removed some of them: begin anew, with all of the graph, at `feed_end`."""
         with errors_told(self._path):
             yield from feed.changes(self._db, after, limit)
+
+    def told(self, kind: ChangeKind, after_row: int) -> list[tuple[int, list[Numbers]]]:
+        """All changes of one kind behind a row of the feed: the number of each row, and its changes as columns (see
+        `Change`). For those who want only these, as fast as can be; that some were removed is not told."""
+        with self.moment():
+            return list(feed.told(self._db, kind, after_row))
 
     def feed_start(self) -> Cursor:
         """Behind what retention has removed from the feed: the oldest cursor that can be read from."""

@@ -70,5 +70,13 @@ def test_an_end_without_a_beginning_is_shown(tmp_path: Path) -> None:
         assert [(row.key, row.name, row.status, row.attributes) for row in workflows] == [(0, None, "failed", None)]
 
 
+def test_the_tasks_of_a_start_can_be_followed(tmp_path: Path) -> None:
+    with QuickWriter(tmp_path / "g.db") as writer, StoreReader(tmp_path / "g.db") as reader:
+        writer.write(graph_batch("q", 0, rows=ROWS))
+        assert reader.tasks_after("pump-7", AGENT.nonce, -1) == [(1, 11, 13), (2, 12, None)]
+        assert reader.tasks_after("pump-7", AGENT.nonce, 1) == [(2, 12, None)]
+        assert reader.tasks_after("pump-7", AGENT.nonce + 1, -1) == []
+
+
 def _data(reader: StoreReader, name: str) -> list[DataRow]:
     return reader.data(DataQuery(name=name)).rows

@@ -78,6 +78,20 @@ def test_a_reader_that_waits_sees_what_comes(tmp_path: Path) -> None:
         assert list(reader.changes(Cursor(), ALL)) == seen
 
 
+@pytest.mark.usefixtures("small_rows")
+def test_one_kind_of_changes_can_be_followed_by_itself(tmp_path: Path) -> None:
+    with QuickWriter(tmp_path / "g.db") as writer, StoreReader(tmp_path / "g.db") as reader:
+        assert reader.told(ChangeKind.SINK, 0) == []
+        write_some(writer)
+        rows = reader.told(ChangeKind.SINK, 0)
+        sinks = [pair for _, (ids, times) in rows for pair in zip(ids.tolist(), times.tolist(), strict=True)]
+        assert sinks == [(K[0], -1), (K[1], END_OF_TIME), (K[2], 8)]
+        last, columns = rows[-1]
+        assert [column.tolist() for column in columns] == [[K[2]], [8]]
+        assert reader.told(ChangeKind.SINK, last) == []
+        assert [row for row, _ in reader.told(ChangeKind.SINK, last - 1)] == [last]
+
+
 def test_a_reader_that_is_too_far_behind_is_told(tmp_path: Path) -> None:
     now = [100]
     with QuickWriter(tmp_path / "g.db", clock_ms=lambda: now[0]) as writer, StoreReader(tmp_path / "g.db") as reader:
