@@ -31,7 +31,8 @@ from protocol.wire.packer import Packer
 from protocol.wire.sections import EventKind, Kind, Pending, pending
 
 _LOG = Logger(__name__)
-_RETRY_S = 1.0
+_RETRY_S = 1.0  # or sooner, if what it waits for is room in the spool
+_TELL_S = 10.0  # a spool that is full may have room for a moment, many times a second
 _OVERFLOW = "dropped: the disk could not keep up"
 _TOO_LARGE = 1.15  # times what a batch should have
 _NEVER = float("inf")
@@ -89,6 +90,9 @@ class Outbox(Intake):
         self._has_news = False  # for the memory: another batch was written since it was asked to keep something
         self._flush_at = _NEVER
         self._retry_at = 0.0
+        self._full_bytes = 0  # of the spool, if it was that
+        self._tell_at = 0.0
+        self._has_told = False
         self._syncer = Syncer()
         self._syncing: Unsynced | None = None
         self._sync_at = _NEVER
@@ -145,7 +149,7 @@ class Outbox(Intake):
         """Write what is to be written by now; returns when to come back at the latest."""
         if self._queue and self._flush_at == _NEVER:
             self._flush_at = now + self._settings.flush_s
-        if now < self._retry_at:
+        if now < self._retry_at and self._spool.size_bytes >= self._full_bytes:
             return self._retry_at
         unfinished = self._taken or self._afters or self._ready
         if self._urgent or unfinished or now >= min(self._flush_at, self._closing_at(), self._sync_at):
@@ -155,22 +159,27 @@ class Outbox(Intake):
                 self._meet_trouble(error, now)
                 return self._retry_at
             if self.trouble:
-                _LOG.warning("records are written again agent=%s", self._agent)
-                self._end_trouble()
+                self._end_trouble(now)
         return min(self._flush_at, self._closing_at(), self._sync_at)
 
     def _meet_trouble(self, error: Exception, now: float) -> None:
         """What could not be written waits; and who has asked for it waits too, so that no more is in memory only."""
-        if not self.trouble:
+        if not self._has_told and now >= self._tell_at:
             _LOG.warning("records wait in memory agent=%s error=%s", self._agent, error)
+            self._has_told = True
         self.trouble = str(error)
         self._retry_at = now + _RETRY_S
+        self._full_bytes = self._spool.size_bytes if isinstance(error, SpoolFull) else 0
         self.pause()
         if self._has_begun:
             self._try_to_remember()  # batches may have been written before the trouble, and may be sent meanwhile
 
-    def _end_trouble(self) -> None:
+    def _end_trouble(self, now: float) -> None:
+        if self._has_told:
+            _LOG.warning("records are written again agent=%s", self._agent)
+            self._tell_at, self._has_told = now + _TELL_S, False
         self.trouble = ""
+        self._retry_at, self._full_bytes = 0.0, 0
         self.resume()
 
     def _try_to_remember(self) -> None:

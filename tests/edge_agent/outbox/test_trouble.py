@@ -100,6 +100,36 @@ def test_with_block_a_full_spool_is_trouble_until_there_is_room(tmp_path: Path) 
         assert (bench.outbox.trouble, numbers) == ("", list(range(put)))
 
 
+def test_room_in_a_full_spool_is_used_as_soon_as_there_is_some(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Or else a device that has much to catch up with would take a spool's worth a second, however fast the link is."""
+    caplog.set_level(logging.WARNING)
+    with Bench(tmp_path, spool_bytes=8_000, when_full="block", flush_s=0.1, batch_records=2) as bench:
+        bench.put(*[begun(key, os.urandom(50)) for key in range(300)])
+        numbers: list[int] = []
+        bench.step()
+        bench.step(0.2)
+        begun_at = bench.now
+        for _ in range(100):
+            numbers += [number for batch in bench.events() for number in batch]
+            if not bench.outbox.trouble:
+                break
+            bench.spool.release(bench.spool.next - 1)
+            bench.step(0.01)
+        assert numbers == list(range(300)) and bench.now - begun_at < 1.0
+        for _ in range(3):  # full again, and not for long
+            bench.put(*[begun(key, os.urandom(50)) for key in range(100)])
+            bench.step()
+            bench.step(0.2)
+            assert bench.outbox.trouble
+            while bench.outbox.trouble:
+                bench.spool.release(bench.spool.next - 1)
+                bench.step(0.01)
+        told = [record.message.split(" agent")[0] for record in caplog.records]
+        assert told == ["records wait in memory", "records are written again"], "told now and then, not each time"
+
+
 def test_a_journal_does_not_fill_a_small_spool(tmp_path: Path) -> None:
     """Records that are all alike fit into a batch by the hundred, but each is a piece of the journal by itself."""
     most_bytes = 64 << 10
