@@ -16,6 +16,7 @@ from collector.log import Backlog, Unread
 _LOG = logging.getLogger(__name__)
 MOST_UNREAD_BYTES = 8 << 30
 EVERY_S = 0.25
+_AT_MOST = 2  # bytes that a byte of a batch may take in the log, as a rule
 _ENOUGH = 0.75  # of what may be unread: more is taken again when no more than this is
 
 
@@ -26,6 +27,7 @@ class Brake:
         self._backlog = Backlog(log)
         self._clock = clock
         self._look_at = self._held_since = 0.0
+        self._taken_bytes = 0
         self.most_bytes = most_bytes
         self.unread = Unread(0)
         self.is_on = False
@@ -36,12 +38,16 @@ class Brake:
         """For how long all was held back, as often as that was."""
         return self._held_before_s + (self._clock() - self._held_since if self.is_on else 0.0)
 
-    def look(self) -> float:
-        """Whether there is room. Returns for how long nothing could be taken, if that is over now."""
+    def look(self, taken_bytes: int) -> float:
+        """Whether there is room, when so much was taken in all. Returns for how long nothing could be taken, if that is
+        over now."""
         now = self._clock()
-        if self.most_bytes is None or now < self._look_at:
+        if self.most_bytes is None:
             return 0.0
-        self._look_at = now + EVERY_S
+        may_have_grown_bytes = _AT_MOST * (taken_bytes - self._taken_bytes)
+        if now < self._look_at and (self.is_on or self.unread.size_bytes + may_have_grown_bytes < self.most_bytes):
+            return 0.0
+        self._look_at, self._taken_bytes = now + EVERY_S, taken_bytes
         self.unread = self._backlog.unread()
         if not self.is_on and self.unread.size_bytes >= self.most_bytes:
             self.is_on, self._held_since = True, now

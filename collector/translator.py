@@ -314,7 +314,7 @@ class Translator:
 
     def _look_at_backlog(self) -> float:
         """Whether more may be taken. If so from now on: for how long it could not; those who wait are told."""
-        held_s = self._brake.look()
+        held_s = self._brake.look(sum(shard.counters.bytes for shard in self._shards.values()))
         if held_s:
             for shard in self._shards.values():
                 shard.greet()

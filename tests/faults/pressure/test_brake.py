@@ -141,7 +141,7 @@ def test_the_brake_is_on_from_the_bound_until_enough_is_read(tmp_path: Path, cap
 
     def look() -> float:
         clock.now += 1.0
-        return brake.look()
+        return brake.look(0)
 
     assert look() == 0.0 and brake.is_on
     assert "nobody, so far: start `threadline spark`" in caplog.text
@@ -158,10 +158,23 @@ def test_the_brake_is_on_from_the_bound_until_enough_is_read(tmp_path: Path, cap
     assert brake.held_s == 7.0
 
 
+def test_it_looks_at_once_when_what_was_taken_may_be_too_much(tmp_path: Path) -> None:
+    log_batches(tmp_path, "a", range(3))
+    before = unread_bytes(tmp_path)
+    brake = Brake(tmp_path, 2 * before, Clock())
+    brake.look(0)
+    log_batches(tmp_path, "b", range(10))
+    assert unread_bytes(tmp_path) > 2 * before
+    brake.look(before // 4)
+    assert not brake.is_on, "it has looked just now"
+    brake.look(before // 2)
+    assert brake.is_on
+
+
 def test_without_a_bound_nothing_is_held_back(tmp_path: Path) -> None:
     log_batches(tmp_path, "a", range(10))
     brake = Brake(tmp_path, None)
-    assert brake.look() == 0.0 and not brake.is_on
+    assert brake.look(10**12) == 0.0 and not brake.is_on
 
 
 # The translator
