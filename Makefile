@@ -7,7 +7,7 @@ export PYTHONDONTWRITEBYTECODE :=
 bench: ARGS ?= --quick
 lock: ARGS ?=
 
-.PHONY: help setup test lint format demo lab bench fast soak lock clean
+.PHONY: help setup test lint format demo lab bench chaos fast soak lock clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ bench: setup ## Run the benchmarks (NAME=gateway for one, ARGS=... instead of --
 	    echo "== $$module $(ARGS)"; \
 	    $(BIN)/python -m "$$module" $(ARGS); \
 	done
+
+chaos: setup ## Run the fault laboratory (DURATION=10m) and write build/chaos/report.md
+	$(BIN)/python -m tests.faults.chaos --duration $(or $(DURATION),10m) $(ARGS)
 
 fast: setup ## Compile the stream engine into build/fast and test that build
 	@$(BIN)/python scripts/fast.py

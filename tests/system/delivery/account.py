@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ class Account:
     events: int = 0
     named_missing: int = 0
     lost_at_kills: int = 0
+    lost_with_cards: int = 0
     crashes: int = 0
 
 
@@ -39,9 +40,11 @@ def logged(folder: Path, app: App) -> list[Entry]:
     return [entry for entry in entries(folder, agent=app.settings.name) if entry.kind < Kind.SNAPSHOT]
 
 
-def check(folder: Path, app: App, busy_s: float = SCHEDULING_S) -> Account:
+def check(folder: Path, app: App, busy_s: float = SCHEDULING_S, wiped: Collection[int] = ()) -> Account:
     """Everything that the program has captured is in the log, once and in order, but for what a Gap names and what was
-    younger than the flush interval at a kill, or by `busy_s` older. AssertionError says what is wrong."""
+    younger than the flush interval at a kill, or by `busy_s` older. AssertionError says what is wrong.
+
+    With its lives `wiped`, the program has lost its spool: of what was in that, the last part may be missing."""
     check_log(folder)
     lives = app.lives()
     nonces = {life.nonce for life in lives}
@@ -51,6 +54,9 @@ def check(folder: Path, app: App, busy_s: float = SCHEDULING_S) -> Account:
     for index, life in enumerate(lives):
         _check_batches(found, life)
         end = _check_life(found, life, app, account)
+        if _is_on_lost_card(found, lives, index, wiped):
+            account.lost_with_cards += life.returned - min(end, life.returned)
+            continue
         killed_at_ns = app.killed_at_ns.get(index)
         crashes = [entry for entry in found if _is_crash_of(entry, life.nonce)]
         if killed_at_ns is None:
@@ -66,6 +72,15 @@ def check(folder: Path, app: App, busy_s: float = SCHEDULING_S) -> Account:
         ages_s = [(killed_at_ns - (each.after_ns or 0)) / 1e9 for each in missing]
         assert not missing or max(ages_s) < allowed_s, f"lost {len(missing)} events, the oldest {max(ages_s):.3f} s old"
     return account
+
+
+def _is_on_lost_card(found: Sequence[Entry], lives: Sequence[Life], index: int, wiped: Collection[int]) -> bool:
+    """Whether a life was the last of which anything has left its spool before that was lost."""
+    last = min((each for each in wiped if each >= index), default=None)
+    if last is None:
+        return False
+    later = {life.nonce for life in lives[index + 1 : last + 1]}
+    return not any(entry.nonce in later for entry in found)
 
 
 def _check_batches(found: Sequence[Entry], life: Life) -> None:

@@ -1,0 +1,141 @@
+"""One run of the whole chain: everything is put up, hurt as a seed says, healed, brought to its end, and judged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from collector.log_view import entries
+from protocol.wire.sections import Kind
+from tests.faults.chain import service_judge
+from tests.faults.chain.graph_judge import differences, read_graph, read_told
+from tests.faults.chain.player import Player
+from tests.faults.chain.schedule import Schedule, schedule
+from tests.faults.chain.stage import Broken, Stage
+from tests.faults.chain.truth_judge import BUSY_S, TruthJudge
+from tests.support.told_log import Log
+from tests.system.delivery.account import Account, check
+
+_GRAPH_S = 120.0
+_MOST_FINDINGS = 20
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run has shown."""
+
+    seed: int
+    duration_s: float = 0.0
+    faults: dict[str, dict[str, int]] = field(default_factory=dict)
+    """By kind: whom they have hit, how often."""
+    events: int = 0
+    deliveries: int = 0
+    results: int = 0
+    edges: int = 0
+    gaps: int = 0
+    incomplete: int = 0
+    lost_at_kills: int = 0
+    lost_with_cards: int = 0
+    dropped: int = 0
+    """Datagrams."""
+    findings: list[str] = field(default_factory=list)
+
+    @property
+    def is_good(self) -> bool:
+        return not self.findings
+
+    @property
+    def kinds(self) -> str:
+        """How many faults there were of each kind."""
+        counted = {kind: sum(targets.values()) for kind, targets in sorted(self.faults.items())}
+        return ", ".join(f"{times} {kind}" if times > 1 else kind for kind, times in counted.items())
+
+    def line(self) -> str:
+        """The run in a line."""
+        return (
+            f"seed {self.seed}: {'good' if self.is_good else 'BAD'}, {self.duration_s:.0f} s, {self.events} events,"
+            f" {self.deliveries} deliveries, {self.edges} edges, {self.gaps} gaps; {self.kinds}"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def run(
+    seed: int,
+    folder: Path,
+    say: Callable[[str], None] = print,
+    *,
+    plan: Schedule | None = None,
+    is_over: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Play a seed. What is wrong is in the outcome; the folder is left as it is then."""
+    plan = plan or schedule(seed)
+    outcome = Outcome(seed)
+    begun = time.monotonic()
+    with Stage(folder, plan, say) as stage:
+        player = Player(stage)
+        try:
+            player.play(is_over)
+            stage.say("everything heals")
+            stage.heal()
+            stage.finish_agents()
+            stage.say("all agents have come to their ends")
+            outcome.findings += _judge(stage, player, outcome)
+            if outcome.is_good:
+                stage.stop_services()
+        except Broken as error:
+            outcome.findings.append(str(error))
+        finally:
+            for disk in stage.disks.values():
+                disk.keep = not outcome.is_good
+        for fault in player.played:
+            hit = outcome.faults.setdefault(str(fault.kind), {})
+            hit[fault.target] = hit.get(fault.target, 0) + 1
+        outcome.dropped = sum(link.up.dropped + link.down.dropped for link in stage.links.values())
+    outcome.duration_s = time.monotonic() - begun
+    return outcome
+
+
+def _judge(stage: Stage, player: Player, outcome: Outcome) -> list[str]:
+    """Everything that is wrong."""
+    log = stage.translator.log_folder
+    told = read_told(log)
+    outcome.deliveries = len(told.deliveries)
+    outcome.gaps = sum(1 for _ in entries(log, [Kind.GAP]))
+    try:
+        account = check(log, stage.watch, BUSY_S, stage.wiped_lives)
+    except AssertionError as error:
+        return [f"the log of captured events: {error}"]
+    _tell(account, outcome)
+    found = _wait_for_graph(stage, told)
+    if found:
+        return found[:_MOST_FINDINGS]
+    graph = read_graph(stage.spark.store, told)
+    judge = TruthJudge(stage, graph)
+    found = list(judge.findings())
+    found += service_judge.findings(stage, player.played, graph, told)
+    outcome.results, outcome.edges = len(graph.results), graph.edges
+    outcome.incomplete = judge.tally.incomplete
+    outcome.lost_at_kills += judge.tally.lost_at_kills
+    outcome.lost_with_cards += judge.tally.lost_with_cards
+    return found[:_MOST_FINDINGS]
+
+
+def _tell(account: Account, outcome: Outcome) -> None:
+    outcome.events = account.events
+    outcome.lost_at_kills, outcome.lost_with_cards = account.lost_at_kills, account.lost_with_cards
+
+
+def _wait_for_graph(stage: Stage, told: Log) -> list[str]:
+    """Until the graph is what the log says; else how it differs."""
+    give_up = time.monotonic() + _GRAPH_S
+    while True:
+        found = differences(stage.spark.store, told)
+        if not found or time.monotonic() > give_up:
+            return found
+        stage.look()
+        time.sleep(1.0)

@@ -1,0 +1,110 @@
+"""What the services say of a run when it is over: the API answers what the store holds, and what was dropped, late,
+doubled or refused is counted by somebody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from random import Random
+from urllib.request import urlopen
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from collector.log_view import Entry, entries
+from protocol.chunks import SEQ_BITS
+from protocol.wire.sections import Kind
+from tests.faults.chain.graph_judge import Graph
+from tests.faults.chain.schedule import Fault
+from tests.faults.chain.schedule import Kind as Trouble
+from tests.faults.chain.stage import Stage
+from tests.support.told_log import Log
+
+ASKED = 12
+_HURT = (Trouble.KILL, Trouble.FORGET)
+
+
+def findings(stage: Stage, played: list[Fault], graph: Graph, told: Log) -> Iterator[str]:
+    """What is wrong with what the services say."""
+    unhurt = {name for name in stage.services if not any(each.target == name and each.kind in _HURT for each in played)}
+    log = list(entries(stage.translator.log_folder))
+    yield from _answers(stage, graph, told, {(each.agent, each.nonce): each.epoch for each in log})
+    yield from _count_of_the_store(stage, graph)
+    if "translator" in unhurt:
+        yield from _count_of_the_translator(stage, log)
+    yield from _count_of_the_gateway(stage, "gateway" in unhurt)
+
+
+def _answers(stage: Stage, graph: Graph, told: Log, epochs: Mapping[tuple[str, int], int | None]) -> Iterator[str]:
+    """Some results, traced back by the API."""
+
+    def named(number: int) -> str:
+        agent, nonce, stream = told.streams[number >> SEQ_BITS]
+        return f"{agent}/{stream}@{epochs[agent, nonce]}:{number & (1 << SEQ_BITS) - 1}"
+
+    with httpx.Client(base_url=stage.api.url, timeout=30.0) as client:
+        for result in Random(stage.schedule.seed).sample(graph.results, min(ASKED, len(graph.results))):
+            name, sources = named(result.id), {named(each) for each in result.sources}
+            answer = client.get(f"/v1/vertices/{name}/backward", params={"limit": 1_000})
+            if answer.status_code != 200:
+                yield f"the API does not know {name}: {answer.text}"
+                continue
+            found = [each["id"] for each in answer.json()["vertices"]]
+            if len(found) != len(set(found)) or set(found) != {name, *sources}:
+                yield f"the API says that {name} comes from {found}, and the store {sources}"
+
+
+def _count_of_the_store(stage: Stage, graph: Graph) -> Iterator[str]:
+    """The API serves the counters of the store, and they are those of the graph."""
+    served, told = _scrape(stage.api.port), _scrape(stage.spark.metrics_port)
+    for name, value in graph.counters.items():
+        if served.get(f"threadline_store_{name}") != value:
+            yield f"the API counts {served.get(f'threadline_store_{name}')} {name}, and the store {value}"
+    counted = {"sinks": len(graph.results), "sources": len(graph.readings), "edges": graph.edges, "late": 0}
+    counted["lost"] = sum(len(each.lost) for each in graph.results)
+    for name, value in counted.items():
+        if graph.counters.get(name, 0) != value:
+            yield f"the store counts {graph.counters.get(name)} {name}, and there are {value}"
+    if not 0 < told["threadline_spark_edges_total"] <= graph.edges:
+        yield f"Spark counts {told['threadline_spark_edges_total']} edges of {graph.edges}"
+
+
+def _count_of_the_translator(stage: Stage, log: Sequence[Entry]) -> Iterator[str]:
+    """It was there all the time: what the log has is what it has counted."""
+    told = _scrape(stage.translator_metrics)
+    sent = [each for each in log if each.kind < Kind.SNAPSHOT]
+    counted = {
+        "batches": len({(each.agent, each.nonce, each.seq) for each in sent}),
+        "gaps": sum(each.kind is Kind.GAP for each in sent),
+        "retired": sum(each.kind is Kind.RETIRE for each in log),
+        "quarantined": 0,
+        "early_dropped": 0,
+        "refused_agents": 0,
+    }
+    for name, value in counted.items():
+        if told[f"threadline_translator_{name}_total"] != value:
+            yield f"the translator counts {told[f'threadline_translator_{name}_total']} {name}, the log has {value}"
+    wiped = sum(len(each) for each in stage.wiped.values())
+    if told["threadline_translator_reflashed_total"] > wiped:
+        yield f"the translator counts {told['threadline_translator_reflashed_total']} reflashed cards of {wiped}"
+
+
+def _count_of_the_gateway(stage: Stage, was_there: bool) -> Iterator[str]:
+    """No more comes in than the links have forwarded; what they have damaged is refused, here or behind it."""
+    told = _scrape(stage.gateway.metrics_port)
+    received, forwarded = (
+        told["threadline_gateway_datagrams_received_total"],
+        sum(link.up.forwarded for link in stage.links.values()),
+    )
+    if not 0 < received <= forwarded:
+        yield f"the gateway counts {received} datagrams of {forwarded}"
+
+
+def _scrape(port: int) -> dict[str, float]:
+    """Counters by name; those that have labels are added up."""
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found[sample.name] = found.get(sample.name, 0.0) + sample.value
+    return found

@@ -1,0 +1,202 @@
+"""What the devices of the laboratory run: a works in which every stone has a number, and every worker a notebook.
+
+    quarry: stones -> loads (windows)          -> sink
+               \\--> mill: blocks (some stones) -> sink
+                        \\--> yard: walls (windows of blocks) -> sink
+    gauge:  levels (windows), by a clock of its own -> sink
+
+A worker notes what it does before it does it, one unbuffered write per line, so that a kill -9 takes no note away:
+
+    took NUMBER TS NS             the source is about to give this number, at this monotonic time
+    made MARK NS NUMBER,...       a window is about to give a result that came from these numbers
+
+A source goes on behind the last number that it has noted, like a sensor for which time goes on. How the clock of a
+worker is wrong, and which of two plans it has, stands in files that it reads when it starts.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from edge_agent.queries.linear_road import Report, reports
+from edge_agent.stream import Plan, Stream
+
+QUARRY, MILL, YARD, GAUGE = "quarry", "mill", "yard", "gauge"
+ROADSIDE, CENTER = "accidents-roadside", "accidents-center"
+STEP_MS = 10
+STONES_PER_S, LEVELS_PER_S = 40.0, 10.0
+CARS, ROUNDS, STANDING = 40, 40, 0.10
+_LOOK_S = 0.05
+_LIFE = f"{time.monotonic_ns():x}"
+_RESULTS = count()
+
+
+def end_file(folder: Path) -> Path:
+    """When it is there, all sources come to their ends."""
+    return folder / "end"
+
+
+def notes_file(folder: Path, agent: str) -> Path:
+    return folder / f"{agent}.notes"
+
+
+def clock_file(folder: Path, agent: str) -> Path:
+    """By how many ms the clock of an agent is ahead."""
+    return folder / f"{agent}.clock"
+
+
+def plan_file(folder: Path, agent: str) -> Path:
+    """Which of its plans an agent has."""
+    return folder / f"{agent}.plan"
+
+
+class Notebook:
+    """The notes of one worker."""
+
+    def __init__(self, folder: Path, agent: str) -> None:
+        path = notes_file(folder, agent)
+        text = path.read_text() if path.exists() else ""
+        self.next_number = text.count("took ")
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def took(self, number: int, ts: int) -> None:
+        self._write(f"took {number} {ts} {time.monotonic_ns()}")
+
+    def made(self, numbers: list[int]) -> str:
+        """The mark of a new result."""
+        mark = f"{_LIFE}-{next(_RESULTS)}"
+        self._write(f"made {mark} {time.monotonic_ns()} {','.join(map(str, numbers))}")
+        return mark
+
+    def _write(self, line: str) -> None:
+        os.write(self._fd, f"{line}\n".encode())
+
+
+class Numbers:
+    """An aggregator: the numbers of all that is in a window."""
+
+    def initialise(self) -> list[int]:
+        return []
+
+    def add(self, state: list[int], value: dict[str, Any]) -> list[int]:
+        return [*state, value["number"]]
+
+    def result(self, state: list[int]) -> list[int]:
+        return state
+
+
+def numbered(folder: Path, agent: str, per_s: float) -> Iterator[tuple[int, dict[str, int]]]:
+    """Numbers as they come, until it is the end."""
+    notes = Notebook(folder, agent)
+    ahead_ms = _number_in(clock_file(folder, agent))
+    for number in count(notes.next_number):
+        if end_file(folder).exists():
+            return
+        time.sleep(1 / per_s)
+        ts = number * STEP_MS + ahead_ms
+        notes.took(number, ts)
+        yield ts, {"number": number}
+
+
+def in_windows(stones: Stream[Any], notes: Notebook, size_ms: int, advance_ms: int | None = None) -> Stream[Any]:
+    """One result per window, which tells what it came from."""
+
+    def noted(numbers: list[int]) -> dict[str, Any]:
+        return {"mark": notes.made(numbers), "numbers": numbers}
+
+    return stones.window(size_ms, advance_ms).aggregate(Numbers(), into=noted)
+
+
+def is_hard(stone: dict[str, int]) -> bool:
+    return bool(stone["number"] % 3)
+
+
+def cut(stone: dict[str, int]) -> dict[str, int]:
+    return {"number": stone["number"], "square": stone["number"] ** 2}
+
+
+def quarry(folder: Path) -> Plan:
+    plan = Plan(QUARRY)
+    stones = plan.source("rocks", lambda: numbered(folder, QUARRY, STONES_PER_S), live=True)
+    stones.map(dict).send("stones", to=[MILL])
+    in_windows(stones, Notebook(folder, QUARRY), 200).sink("loads")
+    if _number_in(plan_file(folder, QUARRY)) % 2:
+        in_windows(stones, Notebook(folder, QUARRY), 400, 200).sink("heaps")
+    return plan
+
+
+def mill(folder: Path) -> Plan:
+    plan = Plan(MILL)
+    blocks = plan.receive("stones", QUARRY).filter(is_hard).map(cut)
+    blocks.sink("blocks")
+    blocks.send("cut", to=[YARD])
+    return plan
+
+
+def yard(folder: Path) -> Plan:
+    plan = Plan(YARD)
+    size_ms = 500 if _number_in(plan_file(folder, YARD)) % 2 else 300
+    in_windows(plan.receive("cut", MILL), Notebook(folder, YARD), size_ms).sink("walls")
+    return plan
+
+
+def gauge(folder: Path) -> Plan:
+    plan = Plan(GAUGE)
+    size_ms = 150 if _number_in(plan_file(folder, GAUGE)) % 2 else 50
+    levels = plan.source("levels", lambda: numbered(folder, GAUGE, LEVELS_PER_S), live=True)
+    in_windows(levels, Notebook(folder, GAUGE), size_ms).sink("means")
+    return plan
+
+
+def traffic(seed: int) -> Iterator[tuple[int, Report]]:
+    """The position reports of a run."""
+    return reports(CARS, ROUNDS, seed, STANDING)
+
+
+def paced_traffic(folder: Path, seed: int, over_s: float) -> Iterator[tuple[int, Report]]:
+    """The same, spread over so many seconds; what is left at the end comes at once."""
+    items = list(traffic(seed))
+    begun = time.monotonic()
+    for place, item in enumerate(items):
+        while (ahead_s := place * over_s / len(items) - (time.monotonic() - begun)) > 0 and not end_file(
+            folder
+        ).exists():
+            time.sleep(min(ahead_s, _LOOK_S))
+        yield item
+    while not end_file(folder).exists():
+        time.sleep(_LOOK_S)
+
+
+def app_file(folder: Path, agent: str) -> Path:
+    """An app of the works."""
+    path = folder / f"{agent}_app.py"
+    path.write_text(
+        f"from pathlib import Path\n\nfrom tests.faults.chain import works\n\n\n"
+        f"def build():\n    return works.{agent}(Path({str(folder)!r}))\n"
+    )
+    return path
+
+
+def roadside_app(folder: Path, seed: int, over_s: float) -> Path:
+    """The accident query's first half, on the traffic of a seed."""
+    path = folder / "roadside_app.py"
+    path.write_text(
+        "from pathlib import Path\n\nfrom edge_agent.queries.split import accidents_roadside as query\n"
+        "from edge_agent.stream import Plan\nfrom tests.faults.chain.works import paced_traffic\n\n\n"
+        "def build():\n"
+        f"    plan = Plan({ROADSIDE!r})\n"
+        f"    items = lambda: paced_traffic(Path({str(folder)!r}), {seed}, {over_s})\n"
+        "    reports = plan.source('reports', items, live=True)\n"
+        f"    query.stopped_cars(reports).send('stopped-cars', to=[{CENTER!r}])\n"
+        "    return plan\n"
+    )
+    return path
+
+
+def _number_in(path: Path) -> int:
+    return int(path.read_text()) if path.exists() else 0
