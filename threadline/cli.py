@@ -12,6 +12,7 @@ import typer
 from threadline.commands import questions
 from threadline.commands.forward import forward
 from threadline.commands.lab import lab
+from threadline.commands.load import load
 from threadline.commands.serve import serve
 from threadline.logs import LogFormat, configure_logging
 from threadline.terminal import address, fail, print_line
@@ -234,6 +235,7 @@ questions.register(app)
 app.command()(serve)
 app.command()(forward)
 app.command()(lab)
+app.command()(load)
 
 log_app = typer.Typer(name="log", help="Look at the durable log.", no_args_is_help=True)
 app.add_typer(log_app)

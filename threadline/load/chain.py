@@ -1,0 +1,84 @@
+"""What the devices are let loose on: the whole chain, started here as processes, or one that runs already.
+
+Either way it is known by where its gateway, log, store and API are, which processes its components are, and where they
+tell their metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from protocol.address import format_address
+from threadline.lab import (
+    ApiService,
+    GatewayService,
+    Service,
+    ServiceFailed,
+    SparkService,
+    TranslatorService,
+    free_port,
+    mqtt_broker,
+)
+
+GATEWAY, BROKER, TRANSLATOR, SPARK, API = "gateway", "broker", "translator", "spark", "api"
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Where everything is; what is None or not there cannot be looked at."""
+
+    gateway: str
+    log: Path | None = None
+    store: str | None = None
+    api: str | None = None
+    processes: dict[str, int] = field(default_factory=dict)
+    metrics: dict[str, str] = field(default_factory=dict)
+    check: Callable[[], None] = lambda: None
+    """ServiceFailed if something of it has ended."""
+
+
+@contextmanager
+def started(folder: Path, *, embedded: bool, with_spark: bool) -> Iterator[Chain]:
+    """The whole chain in a folder, on free ports, until the end of the block. Nothing may have started a thread yet."""
+    broker = mqtt_broker(folder, embedded)
+    gateway = GatewayService(folder, broker)
+    addresses = {name: f"127.0.0.1:{free_port()}" for name in (TRANSLATOR, SPARK)}
+    translator = TranslatorService(folder, broker, "--metrics", addresses[TRANSLATOR])
+    spark = SparkService(folder, translator.log_folder, "--metrics", addresses[SPARK])
+    api = ApiService(folder, broker, spark.store)
+    services: dict[str, Service] = {BROKER: broker, GATEWAY: gateway, TRANSLATOR: translator}
+    if with_spark:
+        services |= {SPARK: spark, API: api}
+    with ExitStack() as stack:
+        for service in services.values():
+            stack.callback(_end, service)
+            service.start(apart=True)
+
+        def check() -> None:
+            for name, service in services.items():
+                code = service.process.poll() if service.process is not None else None
+                if code is not None:
+                    raise ServiceFailed(f"{name} ended with {code}:\n{service.tail()}")
+
+        metrics = {GATEWAY: f"127.0.0.1:{gateway.metrics_port}", TRANSLATOR: addresses[TRANSLATOR]}
+        if with_spark:
+            metrics[SPARK] = addresses[SPARK]
+        yield Chain(
+            gateway=format_address(*gateway.address),
+            log=translator.log_folder,
+            store=spark.store if with_spark else None,
+            api=api.url if with_spark else None,
+            processes={name: service.pid for name, service in services.items()},
+            metrics=metrics,
+            check=check,
+        )
+
+
+def _end(service: Service) -> None:
+    try:
+        service.stop()
+    except ServiceFailed:
+        pass  # it was killed, then

@@ -1,0 +1,82 @@
+"""What people ask the API, for Locust: what is new, what a result came from, what a reading touched, and all live.
+
+`threadline load --users N` runs it; by itself: `locust --locustfile threadline/load/locustfile.py --host URL`.
+"""
+
+from __future__ import annotations
+
+import time
+from random import Random
+from typing import Any
+
+from locust import HttpUser, between, task
+
+_FOLLOWED_S = 5.0
+_RECENT = 50
+_RANDOM = Random()
+
+
+class Analyst(HttpUser):
+    """Looks at the latest results, and follows some of them back and forth."""
+
+    wait_time = between(0.05, 0.2)
+
+    def on_start(self) -> None:
+        self._sinks: list[str] = []
+        self._sources: list[str] = []
+
+    @task(3)
+    def sinks(self) -> None:
+        found = self._ask("/v1/sinks", "sinks", limit=_RECENT)
+        self._sinks = [each["id"] for each in found.get("vertices", [])] or self._sinks
+
+    @task(3)
+    def vertex(self) -> None:
+        if self._sinks:
+            self._ask(f"/v1/vertices/{_RANDOM.choice(self._sinks)}", "vertex")
+
+    @task(3)
+    def backward(self) -> None:
+        if self._sinks:
+            name = _RANDOM.choice(self._sinks)
+            found = self._ask(f"/v1/vertices/{name}/backward", "backward", payload="true")
+            readings = [each["id"] for each in found.get("vertices", []) if each["kind"] == "source"]
+            self._sources = readings or self._sources
+
+    @task(2)
+    def forward(self) -> None:
+        if self._sources:
+            self._ask(f"/v1/vertices/{_RANDOM.choice(self._sources)}/forward", "forward")
+
+    @task(1)
+    def impact(self) -> None:
+        if self._sources:
+            self._ask("/v1/impact", "impact", source=_RANDOM.choice(self._sources))
+
+    def _ask(self, path: str, name: str, **parameters: Any) -> dict[str, Any]:
+        """An answer; what is none is counted as a failure, and is empty."""
+        with self.client.get(path, params=parameters, name=name, catch_response=True) as answer:
+            if not answer.ok:
+                answer.failure(f"{answer.status_code} {answer.text[:200]}")
+                return {}
+            found: dict[str, Any] = answer.json()
+            return found
+
+
+class Follower(HttpUser):
+    """Has the graph told live for a while, then again. The time is that until the first event."""
+
+    fixed_count = 1
+    wait_time = between(0.5, 1.0)
+
+    @task
+    def stream(self) -> None:
+        begun = time.monotonic()
+        with self.client.get("/v1/graph/stream", name="stream", stream=True, catch_response=True) as answer:
+            if not answer.ok:
+                answer.failure(str(answer.status_code))
+                return
+            answer.success()
+            for _ in answer.iter_lines():
+                if time.monotonic() > begun + _FOLLOWED_S:
+                    return

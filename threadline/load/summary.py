@@ -1,0 +1,181 @@
+"""What came of a run: in lines for people, and as JSON for programs."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from os import cpu_count
+from typing import Any
+
+from threadline.load.chain import GATEWAY, SPARK, TRANSLATOR
+from threadline.load.run import Outcome
+from threadline.load.steps import Step
+from threadline.load.watch import Sample
+
+_RATES = ((GATEWAY, "publishes_from_devices"), (TRANSLATOR, "batches"), (TRANSLATOR, "origins"), (SPARK, "edges"))
+_MOST_LOSSES = 20
+
+
+def lines(outcome: Outcome) -> Iterator[str]:
+    """For people."""
+    options = outcome.options
+    profile = options.profile
+    at_work_s = outcome.to_s - outcome.from_s
+    yield (
+        f"{outcome.connected} of {options.devices} devices connected within {outcome.connect_s:.1f} s, in "
+        f"{options.processes} processes; profile {profile.name}"
+    )
+    units = outcome.units
+    if at_work_s > 0:
+        yield f"said      {units:,} {profile.unit} in {at_work_s:.0f} s ({units / at_work_s:,.0f}/s)"
+    caller = outcome.caller_us
+    if caller.count:
+        yield f"caller    {_times(caller.figures(), 'us')} for {profile.call}"
+    late = outcome.late_ms
+    if late.count:
+        yield f"to graph  {_times(late.figures(), 'ms')} from the capture until it is visible ({late.count:,} seen)"
+    for name, per_s in rates(outcome).items():
+        yield f"rate      {name} {per_s:,.1f}/s"
+    for name, used in components(outcome).items():
+        per_unit = used["core_us_per_unit"]
+        yield (
+            f"cost      {name:<10} {used['cores']:5.2f} cores"
+            + ("" if per_unit is None else f", {per_unit:8.2f} us of CPU per unit")
+            + f", {used['memory_bytes'] / 1e6:7.1f} MB"
+        )
+    for step in outcome.steps:
+        yield step_line(step)
+    if outcome.highest is not None:
+        yield f"highest   {outcome.highest.rate:,.0f} {profile.unit}/s sustained"
+    if outcome.bottleneck is not None:
+        yield f"first bottleneck: {outcome.bottleneck.component} ({outcome.bottleneck.why})"
+    if outcome.asked is not None:
+        for each in outcome.asked.questions:
+            yield (
+                f"asked     {each.name:<9} {each.requests:6} times ({each.per_s:.1f}/s), {each.failures} failures, "
+                f"p50 {each.p50_ms:.0f} ms, p95 {each.p95_ms:.0f} ms, p99 {each.p99_ms:.0f} ms"
+            )
+        yield from (f"asked     {each}" for each in outcome.asked.errors)
+    yield from _loss_lines(outcome)
+
+
+def step_line(step: Step) -> str:
+    """One rate that was tried."""
+    late = "" if step.late_p50_ms is None else f", visible after {step.late_p50_ms / 1000:.1f} s"
+    verdict = "sustained" if step.is_sustained else f"not sustained: {'; '.join(step.reasons)}"
+    return f"step      {step.rate:,.0f}/s{late}, {step.machine_cores:.2f} cores busy: {verdict}"
+
+
+def _loss_lines(outcome: Outcome) -> Iterator[str]:
+    if outcome.was_stopped:
+        yield "stopped early, as asked: all figures are of what was measured so far"
+    if not outcome.checked:
+        yield "loss      not looked for: there is no --log to look into"
+        return
+    for loss in outcome.losses[:_MOST_LOSSES]:
+        yield f"LOST      {loss}"
+    if len(outcome.losses) > _MOST_LOSSES:
+        yield f"LOST      and {len(outcome.losses) - _MOST_LOSSES} more like these"
+    if outcome.left:
+        yield f"LOST      {outcome.left} batches are still with the devices"
+    if not outcome.losses and not outcome.left:
+        yield f"loss      none: everything that was said is in the {' and in the '.join(outcome.checked)}"
+
+
+def _times(figures: dict[str, float | None], unit: str) -> str:
+    return ", ".join(f"{name} {value:,.1f} {unit}" for name, value in figures.items() if name != "count" and value)
+
+
+def at_work(outcome: Outcome) -> list[Sample]:
+    """The looks while the devices spoke."""
+    return [each for each in outcome.samples if outcome.from_s < each.at_s <= outcome.to_s]
+
+
+def rates(outcome: Outcome) -> dict[str, float]:
+    """Of the components, while the devices spoke."""
+    found: dict[str, float] = {}
+    samples = at_work(outcome)
+    for component, name in _RATES:
+        told = [(each.at_s, value) for each in samples if (value := each.counted(component, name)) is not None]
+        if len(told) > 1:
+            (first_s, first), (last_s, last) = told[0], told[-1]
+            found[f"{component} {name.replace('_', ' ')}"] = (last - first) / (last_s - first_s)
+    return found
+
+
+def components(outcome: Outcome) -> dict[str, dict[str, Any]]:
+    """What each has cost: cores while the devices spoke, CPU until all had arrived, the most memory."""
+    spoke, units = at_work(outcome), outcome.units
+    found: dict[str, dict[str, Any]] = {}
+    for name in outcome.samples[-1].cores if outcome.samples else ():
+        cpu_s = _cpu_s(outcome.measured, outcome.from_s, name)
+        found[name] = {
+            "cores": sum(each.cores[name] for each in spoke) / len(spoke) if spoke else 0.0,
+            "cpu_s": cpu_s,
+            "core_us_per_unit": 1e6 * cpu_s / units if units else None,
+            "memory_bytes": max(each.component_bytes[name] for each in outcome.samples),
+            "rss_bytes": max(each.rss_bytes[name] for each in outcome.samples),
+        }
+    return found
+
+
+def _cpu_s(samples: Sequence[Sample], from_s: float, name: str) -> float:
+    found, last_s = 0.0, from_s
+    for each in samples:
+        found += each.cores[name] * (each.at_s - last_s)
+        last_s = each.at_s
+    return found
+
+
+def document(outcome: Outcome) -> dict[str, Any]:
+    """All of it, for programs."""
+    options = outcome.options
+    return {
+        "profile": options.profile.name,
+        "unit": options.profile.unit,
+        "devices": options.devices,
+        "processes": options.processes,
+        "rate": options.rate,
+        "machine": {"cores": cpu_count(), "python": platform.python_version(), "system": platform.platform()},
+        "connected": outcome.connected,
+        "connect_s": outcome.connect_s,
+        "at_work_s": outcome.to_s - outcome.from_s,
+        "drained_s": outcome.drained_s,
+        "was_stopped": outcome.was_stopped,
+        "said": asdict(outcome.said),
+        "units": outcome.units,
+        "caller_us": outcome.caller_us.figures(),
+        "to_graph_ms": outcome.late_ms.figures(),
+        "rates_per_s": rates(outcome),
+        "components": components(outcome),
+        "steps": [{**asdict(step), "is_sustained": step.is_sustained} for step in outcome.steps],
+        "highest": outcome.highest.rate if outcome.highest else None,
+        "bottleneck": asdict(outcome.bottleneck) if outcome.bottleneck else None,
+        "asked": asdict(outcome.asked) if outcome.asked else None,
+        "checked": list(outcome.checked),
+        "left": outcome.left,
+        "losses": [asdict(each) for each in outcome.losses],
+        "samples": [_sample(each) for each in outcome.samples],
+    }
+
+
+def _sample(sample: Sample) -> dict[str, Any]:
+    return {
+        "at_s": sample.at_s,
+        "rate": sample.rate,
+        "said": sample.said,
+        "connected": sample.connected,
+        "unacknowledged": sample.unacknowledged,
+        "memory_bytes": sample.memory_bytes,
+        "resent": sample.resent,
+        "missed": sample.missed,
+        "seen": sample.seen,
+        "metrics": sample.metrics,
+        "cores": sample.cores,
+        "component_bytes": sample.component_bytes,
+        "rss_bytes": sample.rss_bytes,
+        "machine_cores": sample.machine_cores,
+        "caller_us": sample.caller_us.figures(),
+        "late_ms": sample.late_ms.figures(),
+    }

@@ -1,0 +1,191 @@
+"""A process with many devices: it starts their agents, has them speak in turn, and says every second how they are.
+
+    stdin   a line of JSON that says what to run, then one per wish: {"rate": 500}, {"stop": 30}
+    stdout  {"ready": ...}, then {"now": ...} every second, and {"ended": [...]} with all that each device has said
+
+Devices are equal, so one after the other speaks, at equal distances in time: device k of n never at the same moment as
+another, which is how it is with devices that know nothing of each other. Without anybody at the other end of stdin the
+process stops by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from edge_agent.agent import Agent
+from edge_agent.config import Settings
+from threadline.load.histogram import Histogram
+from threadline.load.profiles import Device, Said, profile_named
+
+_REPORT_S = 1.0
+_MOST_BEHIND_S = 1.0  # whoever cannot keep up does not try to make up for it
+_LOOK_S = 0.2
+_STARTING = 16
+_CLOSING = 64  # agents at a time; nearly all of it is waiting
+
+
+@dataclass(slots=True)
+class Member:
+    """A device and its agent."""
+
+    agent: Agent
+    device: Device
+
+
+class Crew:
+    """The devices of this process."""
+
+    def __init__(self, order: dict[str, Any], out: TextIO) -> None:
+        self._out = out
+        self._telling = threading.Lock()
+        self._profile = profile_named(order["profile"])
+        self._folder = Path(order["folder"])
+        self._settings: dict[str, Any] = order["settings"]
+        self._caller_us = Histogram()
+        self._missed = 0
+        self._rate = 0.0
+        self._begun, self._steps = time.monotonic(), 0
+        self._lock = threading.Lock()  # of the pace and of the times
+        self._changed = threading.Event()
+        self._stopping = threading.Event()
+        self._stop_s = 0.0
+        names: list[tuple[int, str]] = [tuple(each) for each in order["devices"]]
+        with ThreadPoolExecutor(_STARTING) as pool:
+            self._members = list(pool.map(self._member, names))
+
+    def _member(self, named: tuple[int, str]) -> Member:
+        number, name = named
+        agent = Agent(Settings(name=name, spool=str(self._folder / name), **self._settings), self._profile.plan)
+        return Member(agent.start(), self._profile.device(agent, number))
+
+    def run(self) -> None:
+        """Until it is told to stop."""
+        self._tell({"ready": [[each.agent.name, each.agent.epoch.nonce] for each in self._members]})
+        for task in (self._obey, self._report):
+            threading.Thread(target=task, daemon=True).start()
+        while not self._stopping.is_set():
+            self._speak()
+        for each in self._members:
+            each.device.finish()
+        self._tell({"now": self._now()})
+        with ThreadPoolExecutor(_CLOSING) as pool:
+            self._tell({"ended": list(pool.map(self._ended, self._members))})
+
+    # The pace
+
+    def _speak(self) -> None:
+        """Whoever has its turn, when it has it."""
+        with self._lock:
+            rate, due = self._rate, self._begun + self._steps / self._rate if self._rate else 0.0
+        wait_s = due - time.monotonic() if rate else _LOOK_S
+        if wait_s > 0:
+            self._changed.wait(min(wait_s, _LOOK_S))
+            self._changed.clear()
+            return
+        member = self._members[self._steps % len(self._members)]
+        took_ns = member.device.say()
+        with self._lock:
+            self._steps += 1
+            for ns in took_ns:
+                self._caller_us.add(ns / 1000)
+            if wait_s < -_MOST_BEHIND_S and rate == self._rate:
+                missed = int(-wait_s * rate)
+                self._missed += missed
+                self._begun += missed / rate
+
+    def _set_rate(self, steps_per_s: float) -> None:
+        with self._lock:
+            self._rate = steps_per_s
+            # The device whose turn it is goes on from now.
+            self._begun = time.monotonic() - (self._steps / steps_per_s if steps_per_s else 0.0)
+        self._changed.set()
+
+    def _obey(self) -> None:
+        for line in sys.stdin:
+            wish = json.loads(line)
+            if "rate" in wish:
+                self._set_rate(wish["rate"])
+            if "stop" in wish:
+                self._stop_s = wish["stop"]
+                break
+        self._stopping.set()
+        self._changed.set()
+
+    # How it is
+
+    def _report(self) -> None:
+        while not self._stopping.wait(_REPORT_S):
+            self._tell({"now": self._now()})
+
+    def _now(self) -> dict[str, Any]:
+        states: Counter[str] = Counter()
+        sums: Counter[str] = Counter()
+        for each in self._members:
+            status = each.agent.status()
+            states[status["link"]["state"]] += 1
+            sums["unacknowledged"] += status["unacknowledged"]
+            sums["spool_bytes"] += status["spool_bytes"]
+            sums["memory_bytes"] += status["memory_bytes"]
+            sums["acknowledged"] += status["acknowledged"]
+            sums["dropped"] += status["dropped"]
+            sums["resent"] += status["link"]["resent"]
+        with self._lock:
+            caller_us, self._caller_us = self._caller_us, Histogram()
+            missed = self._missed
+        return {
+            "said": asdict(total(each.device.said for each in self._members)),
+            "states": dict(states),
+            "sums": dict(sums),
+            "caller_us": caller_us.to_json(),
+            "missed": missed * self._profile.per_step,
+        }
+
+    def _ended(self, member: Member) -> dict[str, Any]:
+        agent = member.agent
+        left = agent.close(self._stop_s)
+        return {
+            "agent": agent.name,
+            "nonce": agent.epoch.nonce,
+            "said": asdict(member.device.said),
+            "left": left,
+            "unwritten": agent.unwritten,
+            "dropped": agent.status()["dropped"],
+        }
+
+    def _tell(self, news: dict[str, Any]) -> None:
+        with self._telling:
+            self._out.write(json.dumps(news) + "\n")
+            self._out.flush()
+
+
+def total(said: Sequence[Said] | Any) -> Said:
+    """What several have said."""
+    found = Said()
+    for each in said:
+        found.results += each.results
+        found.origins += each.origins
+        found.readings += each.readings
+        found.tasks += each.tasks
+        found.events += each.events
+    return found
+
+
+def main() -> None:
+    """Read what to run, and run it."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # some ten files for each agent
+    Crew(json.loads(sys.stdin.readline()), sys.stdout).run()
+
+
+if __name__ == "__main__":
+    main()
