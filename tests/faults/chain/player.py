@@ -6,17 +6,18 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
 
-from tests.faults.chain.schedule import AGENTS, LINK_KINDS, Fault, Kind
+from tests.faults.chain.schedule import AGENTS, CLOUD, LINK_KINDS, WATCH, Fault, Kind
 from tests.faults.chain.stage import Incident, Stage, fair_weather
 from tests.faults.chain.works import GAUGE, clock_file, plan_file
 
 Undo = Callable[[], object]
 _TICK_S = 0.05
-_PATIENCE_S = 45.0
+_PATIENCE_S = 10.0
 """How long after its time a fault may still begin, if its target was not at work."""
 _LONGEST_JUMP_MS = 3_600_000
 
@@ -29,32 +30,38 @@ class Player:
         self.played: list[Fault] = []
         self.left_out: list[Fault] = []
 
-    def play(self, is_over: Callable[[], bool] = lambda: False) -> None:
+    def play(self) -> None:
         """Until all faults have begun and are over."""
         stage, schedule = self.stage, self.stage.schedule
         waiting = [fault for fault in schedule.faults if fault.kind != Kind.FULL_DISK or fault.target in stage.disks]
-        under_way: list[tuple[float, Fault, Undo]] = []
+        under_way: list[tuple[float, Undo]] = []
         begun = time.monotonic()
         try:
             while waiting or under_way or time.monotonic() < begun + schedule.duration_s:
                 now = time.monotonic()
                 for fault in [each for each in waiting if now >= begun + each.at_s]:
-                    if stage.is_ready(fault.target):
+                    if self._can_begin(fault):
                         waiting.remove(fault)
                         stage.say(f"{now - begun:5.1f} s  {fault.kind} at {fault.target} for {fault.for_s:.1f} s")
-                        under_way.append((now + fault.for_s, fault, _BEGIN[fault.kind](stage, fault)))
+                        under_way.append((now + fault.for_s, _BEGIN[fault.kind](stage, fault)))
                         self.played.append(fault)
-                    elif now > begun + schedule.duration_s + _PATIENCE_S or is_over():
+                    elif fault.target in stage.finished or now > begun + schedule.duration_s + _PATIENCE_S:
                         waiting.remove(fault)
                         self.left_out.append(fault)
                 for entry in [each for each in under_way if now >= each[0]]:
                     under_way.remove(entry)
-                    entry[2]()
+                    entry[1]()
+                if schedule.ends_at_s is not None and now >= begun + schedule.ends_at_s:
+                    stage.end_sources()
                 stage.look()
                 time.sleep(_TICK_S)
         finally:
-            for _, _, undo in under_way:
+            for _, undo in under_way:
                 undo()
+
+    def _can_begin(self, fault: Fault) -> bool:
+        hit = CLOUD if fault.kind == Kind.BLACKOUT else (fault.target,)
+        return all(self.stage.is_ready(name) for name in hit)
 
 
 def _weather(stage: Stage, fault: Fault) -> Undo:
@@ -95,6 +102,11 @@ def _kill(stage: Stage, fault: Fault) -> Undo:
     if name in AGENTS:
         stage.incidents.append(Incident(name, "kill", at_ns, time.monotonic_ns()))
     return partial(stage.bring_back, name)
+
+
+def _black_out(stage: Stage, fault: Fault) -> Undo:
+    undone = [_kill(stage, replace(fault, target=name)) for name in CLOUD]
+    return lambda: [undo() for undo in undone]
 
 
 def _forget(stage: Stage, fault: Fault) -> Undo:
@@ -154,6 +166,8 @@ def _sleep(stage: Stage, fault: Fault) -> Undo:
     process.send_signal(signal.SIGTERM)
 
     def wake() -> None:
+        if process.poll() is None and name != WATCH:
+            process.send_signal(signal.SIGTERM)  # a second one: it does not wait for acknowledgements any more
         stage.incidents.append(Incident(name, "sleep", at_ns, time.monotonic_ns()))
         stage.bring_back(name)
 
@@ -164,6 +178,14 @@ def _reflash(stage: Stage, fault: Fault) -> Undo:
     undo = _kill(stage, fault)
     stage.wipe(fault.target)
     return undo
+
+
+def _lose(stage: Stage, fault: Fault) -> Undo:
+    """It is killed and never comes back, nor what lay on its card."""
+    _kill(stage, fault)
+    stage.wipe(fault.target)
+    stage.gone.add(fault.target)
+    return lambda: None
 
 
 def _replan(stage: Stage, fault: Fault) -> Undo:
@@ -195,6 +217,7 @@ _BEGIN: dict[Kind, Callable[[Stage, Fault], Undo]] = {
     Kind.ONE_WAY: _one_way,
     Kind.REBINDING: _rebind,
     Kind.KILL: _kill,
+    Kind.BLACKOUT: _black_out,
     Kind.FORGET: _forget,
     Kind.WORKER: _kill_worker,
     Kind.STOP: _stop,
@@ -204,5 +227,6 @@ _BEGIN: dict[Kind, Callable[[Stage, Fault], Undo]] = {
     Kind.REFLASH: _reflash,
     Kind.REPLAN: _replan,
     Kind.SKEW: _skew,
+    Kind.GONE: _lose,
 }
 assert LINK_KINDS < _BEGIN.keys() == set(Kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,7 +20,8 @@ from tests.faults.chain.truth_judge import BUSY_S, TruthJudge
 from tests.support.told_log import Log
 from tests.system.delivery.account import Account, check
 
-_GRAPH_S = 120.0
+_GRAPH_S = 90.0
+_LOOK_S = 1.5
 _MOST_FINDINGS = 20
 
 
@@ -36,9 +38,12 @@ class Outcome:
     results: int = 0
     edges: int = 0
     gaps: int = 0
+    late: int = 0
     incomplete: int = 0
     lost_at_kills: int = 0
     lost_with_cards: int = 0
+    compared: int = 0
+    """Queries whose results were compared with those of one process, besides the accidents."""
     dropped: int = 0
     """Datagrams."""
     findings: list[str] = field(default_factory=list)
@@ -70,7 +75,6 @@ def run(
     say: Callable[[str], None] = print,
     *,
     plan: Schedule | None = None,
-    is_over: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Play a seed. What is wrong is in the outcome; the folder is left as it is then."""
     plan = plan or schedule(seed)
@@ -79,16 +83,19 @@ def run(
     with Stage(folder, plan, say) as stage:
         player = Player(stage)
         try:
-            player.play(is_over)
-            stage.say("everything heals")
+            player.play()
+            stage.say(f"{time.monotonic() - begun:5.0f} s  everything heals")
             stage.heal()
             stage.finish_agents()
-            stage.say("all agents have come to their ends")
+            stage.say(f"{time.monotonic() - begun:5.0f} s  all agents have come to their ends")
             outcome.findings += _judge(stage, player, outcome)
+            stage.say(f"{time.monotonic() - begun:5.0f} s  judged")
             if outcome.is_good:
                 stage.stop_services()
         except Broken as error:
             outcome.findings.append(str(error))
+        except Exception:
+            outcome.findings.append(traceback.format_exc())
         finally:
             for disk in stage.disks.values():
                 disk.keep = not outcome.is_good
@@ -119,7 +126,8 @@ def _judge(stage: Stage, player: Player, outcome: Outcome) -> list[str]:
     found = list(judge.findings())
     found += service_judge.findings(stage, player.played, graph, told)
     outcome.results, outcome.edges = len(graph.results), graph.edges
-    outcome.incomplete = judge.tally.incomplete
+    outcome.late, outcome.incomplete = graph.counters.get("late", 0), judge.tally.incomplete
+    outcome.compared = judge.tally.compared
     outcome.lost_at_kills += judge.tally.lost_at_kills
     outcome.lost_with_cards += judge.tally.lost_with_cards
     return found[:_MOST_FINDINGS]
@@ -131,11 +139,15 @@ def _tell(account: Account, outcome: Outcome) -> None:
 
 
 def _wait_for_graph(stage: Stage, told: Log) -> list[str]:
-    """Until the graph is what the log says; else how it differs."""
-    give_up = time.monotonic() + _GRAPH_S
+    """Until the graph is what the log says; else how it differs, when that has not changed for long."""
+    found: list[str] = []
+    give_up = 0.0
     while True:
-        found = differences(stage.spark.store, told)
-        if not found or time.monotonic() > give_up:
+        before, found = found, differences(stage.spark.store, told)
+        now = time.monotonic()
+        if found != before:
+            give_up = now + _GRAPH_S
+        if not found or now > give_up:
             return found
         stage.look()
-        time.sleep(1.0)
+        time.sleep(_LOOK_S)

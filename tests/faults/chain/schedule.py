@@ -6,7 +6,7 @@ between them, so that each finds its target at work; at different targets they o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
@@ -19,7 +19,7 @@ WORKERS = (QUARRY, MILL, YARD, GAUGE)
 STEADY = (ROADSIDE, CENTER)
 """Agents that run a query of the papers and never die, so that it must find what it finds on one machine."""
 AGENTS = (*WORKERS, *STEADY, WATCH)
-SERVICES = ("mosquitto", "gateway", "translator", "spark", "api")
+CLOUD = ("mosquitto", "gateway", "translator", "api")
 _APART_S = 2.5
 
 
@@ -34,6 +34,7 @@ class Kind(StrEnum):
     ONE_WAY = "one way"
     REBINDING = "NAT rebinding"
     KILL = "kill -9"
+    BLACKOUT = "kill -9 of the cloud"
     FORGET = "broker forgets its queue"
     WORKER = "kill -9 of a Spark worker"
     STOP = "SIGSTOP"
@@ -43,6 +44,7 @@ class Kind(StrEnum):
     REFLASH = "reflashed"
     REPLAN = "new plan"
     SKEW = "clock jumps"
+    GONE = "agent never returns"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +62,11 @@ class Fault:
         return f"{self.at_s:5.1f} s  {self.kind} at {self.target} for {self.for_s:.1f} s"
 
     @property
-    def busies(self) -> str:
+    def busies(self) -> frozenset[str]:
         """What no other fault may touch meanwhile."""
-        return f"link of {self.target}" if self.kind in LINK_KINDS else self.target
+        if self.kind == Kind.BLACKOUT:
+            return frozenset(CLOUD)
+        return frozenset((f"link of {self.target}" if self.kind in LINK_KINDS else self.target,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +91,14 @@ _CHOICES = [
     _Choice(Kind.PARTITION, AGENTS, (2, 8), 1.0),
     _Choice(Kind.ONE_WAY, AGENTS, (2, 8), 1.0),
     _Choice(Kind.REBINDING, AGENTS, (0, 0), 1.0),
-    _Choice(Kind.KILL, ("mosquitto", "gateway", "translator", "api", *_MORTAL), (0.2, 3), 4.0),
+    _Choice(Kind.KILL, (*CLOUD, *_MORTAL), (0.2, 3), 5.0),
+    _Choice(Kind.BLACKOUT, ("cloud",), (0.2, 3), 1.0),
     _Choice(Kind.FORGET, ("mosquitto",), (0.2, 3), 1.0),
-    _Choice(Kind.STOP, ("mosquitto", "gateway", "translator", "api", *AGENTS), (1, 6), 2.0),
+    _Choice(Kind.STOP, (*CLOUD, *AGENTS), (1, 6), 2.0),
     _Choice(Kind.FULL_DISK, ("translator", QUARRY, MILL, WATCH), (2, 6), 1.5),
     _Choice(Kind.SLOW_READER, ("api",), (5, 15), 0.7),
     _Choice(Kind.SLEEP, _MORTAL, (1, 6), 1.0),
-    _Choice(Kind.REFLASH, (QUARRY, GAUGE, WATCH), (0.5, 2), 1.0),
+    _Choice(Kind.REFLASH, (QUARRY, MILL, GAUGE, WATCH), (0.5, 2), 1.5),
     _Choice(Kind.REPLAN, (QUARRY, YARD, GAUGE), (0.2, 2), 1.0),
     _Choice(Kind.SKEW, (QUARRY, GAUGE), (0.2, 2), 1.0),
 ]
@@ -104,8 +109,11 @@ _OF_SPARK = [
     _Choice(Kind.FULL_DISK, ("spark",), (2, 8), 1.0),
 ]
 """A run has one of these at most: Spark takes its time to start."""
-_SPARK_CHANCE = 0.7
+_SPARK_CHANCE, _GONE_CHANCE, _EARLY_CHANCE = 0.6, 0.15, 0.4
 LEAST_KINDS = 3
+FAULTS = (10, 18)
+_RETIRE_AFTER_S = 15.0
+_NEVER_S = 3_600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,24 +123,41 @@ class Schedule:
     seed: int
     duration_s: float
     faults: Sequence[Fault] = field(default_factory=tuple)
+    ends_at_s: float | None = None
+    """When the sources come to their ends. None: when everything has healed."""
 
     @property
     def disks(self) -> set[str]:
         """Whose disk will be full."""
         return {fault.target for fault in self.faults if fault.kind == Kind.FULL_DISK}
 
+    @property
+    def retire_after_s(self) -> float:
+        """How long agents are waited for: not for ever, if one never returns."""
+        return _RETIRE_AFTER_S if any(fault.kind == Kind.GONE for fault in self.faults) else _NEVER_S
 
-def schedule(seed: int, duration_s: float = 30.0, faults: int = 12) -> Schedule:
+
+def schedule(seed: int, duration_s: float = 30.0) -> Schedule:
     """The faults of a seed, in the order in which they begin."""
     dice = Random(f"chain {seed}")
     chosen: list[Fault] = []
-    while len(chosen) < faults or len({each.kind for each in chosen}) < LEAST_KINDS:
-        choices = _OF_SPARK if not chosen and dice.random() < _SPARK_CHANCE else _CHOICES
-        (choice,) = dice.choices(choices, [each.weight for each in choices])
-        made = _made(choice, dice, duration_s)
-        if _fits(made, chosen):
+    if dice.random() < _SPARK_CHANCE:
+        chosen.append(_made(_chosen(_OF_SPARK, dice), dice, duration_s))
+    if dice.random() < _GONE_CHANCE:
+        chosen.append(Fault(Kind.GONE, GAUGE, duration_s, 0.0, 0.0))
+    ends_at_s = dice.uniform(0.6, 0.95) * duration_s if dice.random() < _EARLY_CHANCE else None
+    wanted = dice.randint(*FAULTS)
+    while len(chosen) < wanted or len({each.kind for each in chosen}) < LEAST_KINDS:
+        made = _made(_chosen(_CHOICES, dice), dice, duration_s)
+        if ends_at_s is not None and (made.kind, made.target) == (Kind.REFLASH, MILL):
+            continue  # a new mill knows nothing of a quarry that has ended, and waits for it
+        if not any(_meet(made, each) for each in chosen):
             chosen.append(made)
-    return Schedule(seed, duration_s, tuple(sorted(chosen, key=lambda each: each.at_s)))
+    return Schedule(seed, duration_s, tuple(sorted(chosen, key=lambda each: each.at_s)), ends_at_s)
+
+
+def _chosen(choices: Sequence[_Choice], dice: Random) -> _Choice:
+    return dice.choices(choices, [each.weight for each in choices])[0]
 
 
 def _made(choice: _Choice, dice: Random, duration_s: float) -> Fault:
@@ -142,10 +167,10 @@ def _made(choice: _Choice, dice: Random, duration_s: float) -> Fault:
     return Fault(choice.kind, target, at_s, min(for_s, duration_s / 2), dice.random())
 
 
-def _fits(made: Fault, others: Iterable[Fault]) -> bool:
-    return not any(
-        each.busies == made.busies
-        and each.at_s < made.at_s + made.for_s + _APART_S
-        and made.at_s < each.at_s + each.for_s + _APART_S
-        for each in others
+def _meet(one: Fault, other: Fault) -> bool:
+    """Whether two faults are at one target, with too little time between them."""
+    return (
+        not one.busies.isdisjoint(other.busies)
+        and one.at_s < other.at_s + other.for_s + _APART_S
+        and other.at_s < one.at_s + one.for_s + _APART_S
     )

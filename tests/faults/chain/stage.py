@@ -97,6 +97,10 @@ class Stage:
         self.wiped_lives: set[int] = set()
         """Of the watch: with which of its lives."""
         self.away: set[str] = set()
+        self.gone: set[str] = set()
+        """Agents that never return."""
+        self.finished: set[str] = set()
+        """Agents that have come to their ends."""
         self.may_end: set[str] = set()
         """Services that may end by themselves, because of what was done to them."""
         self.ended_by_themselves = 0
@@ -146,9 +150,9 @@ class Stage:
         self.mosquitto = Mosquitto(folder)
         self.gateway = GatewayService(folder, self.mosquitto)
         self.translator_metrics = free_port()
-        self.translator = TranslatorService(
-            self._place("translator"), self.mosquitto, "--metrics", f"127.0.0.1:{self.translator_metrics}"
-        )
+        options = ["--metrics", f"127.0.0.1:{self.translator_metrics}"]
+        options += ["--retire-after", str(self.schedule.retire_after_s)]
+        self.translator = TranslatorService(self._place("translator"), self.mosquitto, *options)
         self.translator.log = folder / "translator.log"
         self.spark = SparkTree(folder, self.translator.log_folder)
         self.spark.store_path = self._place("spark") / "graph.db"
@@ -198,7 +202,8 @@ class Stage:
     def is_ready(self, name: str) -> bool:
         """Whether it is at work."""
         service = self.services[name]
-        return name not in self.away and service.process is not None and service.is_ready()
+        is_there = name not in self.away and service.process is not None and service.process.poll() is None
+        return is_there and service.is_ready()
 
     def processes(self, name: str) -> list[psutil.Process]:
         """Of a service, with those that it has started."""
@@ -220,10 +225,12 @@ class Stage:
                 del self._returning[name]
                 self._launch(name)
         for name, service in self.services.items():
-            if name in self.away or service.process is None:
+            if name in self.away or name in self.finished or service.process is None:
                 continue
             code = service.process.poll()
-            if code is not None:
+            if code == 0 and isinstance(service, AgentProcess) and end_file(self.folder).exists():
+                self.finished.add(name)
+            elif code is not None:
                 if name not in self.may_end:
                     raise Broken(f"{name} has ended by itself with code {code}:\n{service.tail()}")
                 self.may_end.discard(name)
@@ -245,26 +252,33 @@ class Stage:
             link.partitioned = link.one_way = False
             link.set(**_CALM)
         give_up = time.monotonic() + _READY_S
-        while not all(self.is_ready(name) for name in self.services):
+        while missing := [name for name in self._expected() if not self.is_ready(name)]:
             self.look()
-            missing = [name for name in self.services if not self.is_ready(name)]
             if time.monotonic() > give_up:
                 raise Broken(f"not ready after {_READY_S:.0f} s: {', '.join(missing)}")
             time.sleep(0.1)
 
+    def _expected(self) -> list[str]:
+        return [name for name in self.services if name not in self.gone and name not in self.finished]
+
+    def end_sources(self) -> None:
+        """From now on, plans come to their ends."""
+        end_file(self.folder).touch()
+
     def finish_agents(self) -> None:
         """Every agent comes to its end and has everything acknowledged."""
-        end_file(self.folder).touch()
+        self.end_sources()
         process = self.watch.process
         assert process is not None
         process.send_signal(signal.SIGTERM)
         try:
             self.watch.wait(_DRAIN_S)
             for agent in self.agents:
-                agent.ends_acknowledged(_DRAIN_S)
+                if agent.name not in self.gone:
+                    agent.ends_acknowledged(_DRAIN_S)
         except Exception as error:
             raise Broken(f"an agent does not come to its end: {error}") from error
-        self.away.update(AGENTS)
+        self.finished.update(AGENTS)
 
     def stop_services(self) -> None:
         """As one should; each has to end well."""

@@ -5,15 +5,18 @@ wiped."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from edge_agent.queries import linear_road_accidents
-from edge_agent.stream import run
+from edge_agent.stream import Loopback, run
 from tests.faults.chain.graph_judge import Graph, Result
 from tests.faults.chain.stage import FLUSH_S, Incident, Stage
-from tests.faults.chain.works import CENTER, GAUGE, MILL, QUARRY, YARD, is_hard, notes_file, traffic
+from tests.faults.chain.works import CENTER, GAUGE, MILL, PLANS, QUARRY, SINKS, YARD, is_hard, notes_file, traffic
 from tests.system.split.alerts import found_by_one, values_of
 
 BUSY_S = 1.5
@@ -33,6 +36,8 @@ class Made:
 class Notes:
     """A notebook."""
 
+    lives: dict[int, int] = field(default_factory=dict)
+    """The nonces of its agent, and when each was noted."""
     took: dict[int, tuple[int, int]] = field(default_factory=dict)
     """The time that a number was given, and when that was noted."""
     made: dict[str, Made] = field(default_factory=dict)
@@ -42,10 +47,13 @@ class Notes:
 class Tally:
     """What was found missing, and why that may be."""
 
-    results: int = 0
     lost_at_kills: int = 0
     lost_with_cards: int = 0
     incomplete: int = 0
+    again: int = 0
+    """Results that a wiped agent has made once more."""
+    compared: int = 0
+    """Groups of agents that were compared with one process."""
 
 
 def read_notes(folder: Path, agent: str) -> Notes:
@@ -54,7 +62,9 @@ def read_notes(folder: Path, agent: str) -> Notes:
     path = notes_file(folder, agent)
     for line in (path.read_text() if path.exists() else "").split("\n")[:-1]:
         word, *values = line.split(" ")
-        if word == "took":
+        if word == "life":
+            notes.lives[int(values[0], 16)] = int(values[1])
+        elif word == "took":
             number, ts, at_ns = map(int, values)
             assert number not in notes.took, f"{agent} has taken {number} twice"
             notes.took[number] = ts, at_ns
@@ -70,36 +80,44 @@ class TruthJudge:
     def __init__(self, stage: Stage, graph: Graph) -> None:
         self._stage = stage
         self._graph = graph
+        self._notes = {agent: read_notes(stage.folder, agent) for agent in (QUARRY, MILL, YARD, GAUGE)}
         self.tally = Tally()
 
     def findings(self) -> Iterator[str]:
         """What is wrong; nothing, if everything is as it should be."""
-        notes = {agent: read_notes(self._stage.folder, agent) for agent in (QUARRY, YARD, GAUGE)}
-        for agent, stream in ((QUARRY, "rocks"), (GAUGE, "levels")):
-            yield from self._numbers(agent, stream, notes[agent])
-        yield from self._windows(QUARRY, notes[QUARRY], ("loads", "heaps"))
-        yield from self._windows(YARD, notes[YARD], ("walls",))
-        yield from self._windows(GAUGE, notes[GAUGE], ("means",))
-        yield from self._blocks(notes[QUARRY])
+        for agent, notes in self._notes.items():
+            yield from self._lives(agent, notes)
+        for agent in (QUARRY, GAUGE):
+            yield from self._numbers(agent, self._notes[agent])
+        yield from self._windows(QUARRY, "loads", "heaps")
+        yield from self._windows(YARD, "walls")
+        yield from self._windows(GAUGE, "means")
+        yield from self._blocks()
         yield from self._accidents()
+        yield from self._unhurt()
 
-    def _numbers(self, agent: str, stream: str, notes: Notes) -> Iterator[str]:
+    def _lives(self, agent: str, notes: Notes) -> Iterator[str]:
+        """Nobody else speaks in the name of an agent."""
+        strange = {result.nonce for result in self._graph.results if result.agent == agent}.difference(notes.lives)
+        if strange:
+            yield f"{agent}: starts that it knows nothing of: {strange}"
+
+    def _numbers(self, agent: str, notes: Notes) -> Iterator[str]:
         """Every reading is one that was taken, as it was taken, and once."""
         found: Counter[int] = Counter()
-        for ts, said in self._readings_of(agent):
-            number = said["number"]
-            found[number] += 1
-            if notes.took.get(number, (None, 0))[0] != ts:
-                yield f"{agent}/{stream}: number {number} is of {ts}, and was taken at {notes.took.get(number)}"
+        for each, (ts, said) in self._graph.readings.items():
+            if self._graph.agent_of[each] == agent:
+                number = said["number"]
+                found[number] += 1
+                if notes.took.get(number, (None, 0))[0] != ts:
+                    yield f"{agent}: number {number} is of {ts}, and was taken as {notes.took.get(number)}"
         twice = [number for number, times in found.items() if times > 1]
         if twice:
-            yield f"{agent}/{stream}: {len(twice)} numbers are there twice, such as {twice[:_SHOWN]}"
+            yield f"{agent}: {len(twice)} numbers are there twice, such as {twice[:_SHOWN]}"
 
-    def _readings_of(self, agent: str) -> list[tuple[int, dict[str, int]]]:
-        return [said for each, said in self._graph.readings.items() if self._graph.agent_of[each] == agent]
-
-    def _windows(self, agent: str, notes: Notes, streams: Sequence[str]) -> Iterator[str]:
-        found: dict[str, Result] = {}
+    def _windows(self, agent: str, *streams: str) -> Iterator[str]:
+        """Results of windows by the marks that they were given."""
+        notes, found = self._notes[agent], dict[str, Result]()
         for result in self._graph.of(agent, *streams):
             mark = result.said["mark"]
             if mark in found:
@@ -112,29 +130,48 @@ class TruthJudge:
             yield from self._came_from(result, made.numbers)
         missing = {mark: made.at_ns for mark, made in notes.made.items() if mark not in found}
         there = [notes.made[mark].at_ns for mark in found if mark in notes.made]
-        yield from self._excused(f"{agent}: results", agent, missing, there, ("kill",))
+        missing = self._without_young(missing, agent, "kill")
+        missing = self._without_wiped(missing, there, self._stage.wiped.get(agent, []))
+        yield from _told_missing(f"{agent}: results", missing, len(there))
 
-    def _blocks(self, notes: Notes) -> Iterator[str]:
-        found: dict[int, Result] = {}
+    def _blocks(self) -> Iterator[str]:
+        """Of every hard stone there is a block. Once, but a mill that was wiped may get stones a second time."""
+        took, wiped_at = self._notes[QUARRY].took, self._stage.wiped.get(MILL, [])
+        found: dict[int, list[Result]] = {}
         for result in self._graph.of(MILL, "blocks"):
             number = result.said["number"]
-            if number in found:
-                yield f"{MILL}: block {number} is there twice"
-            found[number] = result
+            found.setdefault(number, []).append(result)
             if result.said != {"number": number, "square": number**2}:
                 yield f"{MILL}: {result.said} is no block"
             yield from self._came_from(result, [number])
-        due = {number: at_ns for number, (_, at_ns) in notes.took.items() if is_hard({"number": number})}
+        due = {number: at_ns for number, (_, at_ns) in took.items() if is_hard({"number": number})}
         if found.keys() - due.keys():
             yield f"{MILL}: blocks of stones that nobody took: {sorted(found.keys() - due.keys())[:_SHOWN]}"
+        for number, results in found.items():
+            self.tally.again += len(results) - 1
+            if len({each.nonce for each in results}) != len(results) or len(results) > 1 + len(wiped_at):
+                yield f"{MILL}: block {number} is there {len(results)} times, by {len(wiped_at) + 1} cards"
         missing = {str(number): at_ns for number, at_ns in due.items() if number not in found}
         there = [due[number] for number in found if number in due]
-        yield from self._excused(f"{MILL}: blocks", QUARRY, missing, there, ("kill", "sleep"))
+        missing = self._without_young(missing, QUARRY, "kill", "sleep")
+        missing = self._without_wiped(missing, there, self._stage.wiped.get(QUARRY, []))
+        for wiped_ns in wiped_at:
+            first, last = self._between_cards(found, wiped_ns)
+            lost = [each for each in missing if first < int(each) < last]
+            self.tally.lost_with_cards += len(lost)
+            missing = {each: at_ns for each, at_ns in missing.items() if each not in lost}
+        yield from _told_missing(f"{MILL}: blocks", missing, len(there))
+
+    def _between_cards(self, found: Mapping[int, Sequence[Result]], wiped_ns: int) -> tuple[float, float]:
+        """Between the last block of the mill that has left a card and the first one of the next card."""
+        lives = self._notes[MILL].lives
+        before = [number for number, of in found.items() if any(lives[each.nonce] < wiped_ns for each in of)]
+        after = [number for number, of in found.items() if any(lives[each.nonce] > wiped_ns for each in of)]
+        return max(before, default=-inf), min(after, default=inf)
 
     def _came_from(self, result: Result, numbers: list[int]) -> Iterator[str]:
         """Exactly these; if something was lost on the way, the others."""
-        self.tally.results += 1
-        of = sorted(self._graph.readings[each][1]["number"] for each in result.sources)
+        of = sorted(self._graph.readings[each][1]["number"] for each in (*result.sources, *result.late))
         name = f"{result.agent}/{result.stream} {result.said}"
         if not result.is_incomplete:
             if of != sorted(numbers):
@@ -146,22 +183,54 @@ class TruthJudge:
         elif len(of) + len(result.lost) != len(numbers) or not set(of) < set(numbers):
             yield f"{name} comes from {of} and {len(result.lost)} lost ones in the graph"
 
-    def _excused(
-        self, what: str, agent: str, missing: dict[str, int], there: Sequence[int], kinds: Sequence[str]
-    ) -> Iterator[str]:
-        """Nothing is missing but what was too young at a kill, or the last of what lay on a card that was wiped."""
+    def _without_young(self, missing: Mapping[str, int], agent: str, *kinds: str) -> dict[str, int]:
+        """Without what was too young to be on disk when the agent was killed, or stopped in the middle of it."""
         incidents = [each for each in self._stage.incidents if each.agent == agent and each.kind in kinds]
-        wiped_at = self._stage.wiped.get(agent, [])
-        unexcused: list[str] = []
-        for name, at_ns in missing.items():
-            if any(_is_young(at_ns, incident) for incident in incidents):
-                self.tally.lost_at_kills += 1
-            elif any(at_ns < wipe and not any(at_ns < each < wipe for each in there) for wipe in wiped_at):
-                self.tally.lost_with_cards += 1
-            else:
-                unexcused.append(name)
-        if unexcused:
-            yield f"{what}: {len(unexcused)} of {len(missing) + len(there)} are missing, such as {unexcused[:_SHOWN]}"
+        young = {each for each, at_ns in missing.items() if any(_is_young(at_ns, one) for one in incidents)}
+        self.tally.lost_at_kills += len(young)
+        return {each: at_ns for each, at_ns in missing.items() if each not in young}
+
+    def _without_wiped(
+        self, missing: Mapping[str, int], there: Sequence[int], wiped_at: Sequence[int]
+    ) -> dict[str, int]:
+        """Without the last of what lay on a card when it was wiped: nothing that came after it has left the card."""
+        lost = {
+            each
+            for each, at_ns in missing.items()
+            if any(at_ns < wiped_ns and not any(at_ns < one < wiped_ns for one in there) for wiped_ns in wiped_at)
+        }
+        self.tally.lost_with_cards += len(lost)
+        return {each: at_ns for each, at_ns in missing.items() if each not in lost}
+
+    def _unhurt(self) -> Iterator[str]:
+        """Agents that were never killed, nor put to sleep, deliver what they do in one process."""
+        hurt = {each.agent for each in self._stage.incidents if each.kind in ("kill", "sleep")}
+        for agents in ((QUARRY, MILL, YARD), (GAUGE,)):
+            if hurt.isdisjoint(agents):
+                self.tally.compared += 1
+                yield from self._in_one_process(agents)
+
+    def _in_one_process(self, agents: Sequence[str]) -> Iterator[str]:
+        with TemporaryDirectory() as folder:
+            plans = {agent: PLANS[agent](Path(folder)) for agent in agents}
+            source = {QUARRY: "rocks", GAUGE: "levels"}[agents[0]]
+            took = [(ts, {"number": number}) for number, (ts, _) in self._notes[agents[0]].took.items()]
+            results = Loopback(plans).run({agents[0]: {source: took}})
+        expected = Counter(
+            (agent, each.stream.name, each.ts, *_numbers_of(each.payload))
+            for agent, told in results.items()
+            for each in told.deliveries
+            if each.stream.name in SINKS
+        )
+        found = Counter(
+            (each.agent, each.stream, each.ts, *_numbers_of(each.said))
+            for agent in agents
+            for each in self._graph.of(agent, *SINKS)
+        )
+        for what, difference in (("missing", expected - found), ("too many", found - expected)):
+            if difference:
+                some = list(difference)[:_SHOWN]
+                yield f"{', '.join(agents)}: {difference.total()} results {what}, compared with one process: {some}"
 
     def _accidents(self) -> Iterator[str]:
         """What a query finds on two devices that nobody kills is what it finds in one process."""
@@ -178,11 +247,20 @@ class TruthJudge:
             ),
             key=repr,
         )
-        self.tally.results += len(found)
         if not expected:
             yield "there is no accident in this traffic"
         if found != expected:
             yield f"{CENTER}: {len(found)} accidents, {len(expected)} in one process, and they are not the same"
+
+
+def _numbers_of(said: dict[str, Any]) -> list[int]:
+    """Those that a result tells of itself."""
+    return said["numbers"] if "numbers" in said else [said["number"], said["square"]]
+
+
+def _told_missing(what: str, missing: Mapping[str, int], there: int) -> Iterator[str]:
+    if missing:
+        yield f"{what}: {len(missing)} of {len(missing) + there} are missing, such as {list(missing)[:_SHOWN]}"
 
 
 def _is_young(at_ns: int, incident: Incident) -> bool:

@@ -7,6 +7,7 @@
 
 A worker notes what it does before it does it, one unbuffered write per line, so that a kill -9 takes no note away:
 
+    life NONCE NS                 the agent has started
     took NUMBER TS NS             the source is about to give this number, at this monotonic time
     made MARK NS NUMBER,...       a window is about to give a result that came from these numbers
 
@@ -63,6 +64,9 @@ class Notebook:
         text = path.read_text() if path.exists() else ""
         self.next_number = text.count("took ")
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def life(self, nonce: int) -> None:
+        self._write(f"life {nonce:x} {time.monotonic_ns()}")
 
     def took(self, number: int, ts: int) -> None:
         self._write(f"took {number} {ts} {time.monotonic_ns()}")
@@ -153,6 +157,10 @@ def gauge(folder: Path) -> Plan:
     return plan
 
 
+PLANS = {QUARRY: quarry, MILL: mill, YARD: yard, GAUGE: gauge}
+SINKS = ("loads", "heaps", "blocks", "walls", "means")
+
+
 def traffic(seed: int) -> Iterator[tuple[int, Report]]:
     """The position reports of a run."""
     return reports(CARS, ROUNDS, seed, STANDING)
@@ -176,8 +184,9 @@ def app_file(folder: Path, agent: str) -> Path:
     """An app of the works."""
     path = folder / f"{agent}_app.py"
     path.write_text(
-        f"from pathlib import Path\n\nfrom tests.faults.chain import works\n\n\n"
-        f"def build():\n    return works.{agent}(Path({str(folder)!r}))\n"
+        f"from pathlib import Path\n\nfrom tests.faults.chain import works\n\nFOLDER = Path({str(folder)!r})\n\n\n"
+        f"def build():\n    return works.{agent}(FOLDER)\n\n\n"
+        "def main(agent):\n    works.Notebook(FOLDER, agent.name).life(agent.epoch.nonce)\n"
     )
     return path
 

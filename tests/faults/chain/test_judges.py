@@ -1,0 +1,172 @@
+"""The judges find what is wrong: each of these graphs is as it should be but for one thing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from collector.store import open_store
+from edge_agent.queries import linear_road_accidents
+from edge_agent.stream import run
+from tests.faults.chain.graph_judge import Graph, Result, differences
+from tests.faults.chain.schedule import Schedule
+from tests.faults.chain.stage import Incident, Stage
+from tests.faults.chain.truth_judge import TruthJudge
+from tests.faults.chain.works import CENTER, GAUGE, MILL, QUARRY, YARD, notes_file, traffic
+from tests.support.pipeline import Pipeline
+from tests.support.told_log import Log
+from tests.system.graph.city import City
+from tests.system.split.alerts import found_by_one
+
+SECOND_NS = 1_000_000_000
+NONCES = {QUARRY: 1, MILL: 2, YARD: 3, GAUGE: 4, CENTER: 5}
+STONES = 30
+
+
+class Day:
+    """A day at the works on which nothing happens, one stone a second: its notebooks, and its graph."""
+
+    def __init__(self, folder: Path) -> None:
+        self.stage = Stage(folder, Schedule(1, 1.0), print)
+        self.graph = Graph()
+        self._ids = itertools.count(1)
+        self._stones = {number: self._reading(QUARRY, number * 10, {"number": number}) for number in range(STONES)}
+        took = "".join(f"took {number} {number * 10} {number * SECOND_NS}\n" for number in self._stones)
+        made = ""
+        for load in range(STONES // 10):
+            numbers = list(range(10 * load, 10 * load + 10))
+            mark = f"m-{load}"
+            made += f"made {mark} {(10 * load + 10) * SECOND_NS} {','.join(map(str, numbers))}\n"
+            self._result(QUARRY, "loads", {"mark": mark, "numbers": numbers}, [self._stones[each] for each in numbers])
+        notes_file(folder, QUARRY).write_text(f"life 1 0\n{took}{made}")
+        notes_file(folder, MILL).write_text("life 2 0\n")
+        notes_file(folder, YARD).write_text("life 3 0\n")
+        notes_file(folder, GAUGE).write_text("life 4 0\n")
+        for number, stone in self._stones.items():
+            if number % 3:
+                self._result(MILL, "blocks", {"number": number, "square": number**2}, [stone])
+        for ts, values, readings in found_by_one(
+            run(linear_road_accidents.build(), {"reports": traffic(1)}), "accidents"
+        ):
+            sources = [self._reading("accidents-roadside", at, dict(enumerate(said))) for at, said in readings]
+            self._result(CENTER, "accidents", dict(enumerate(values)), sources, ts)
+
+    def _reading(self, agent: str, ts: int, said: object) -> int:
+        number = next(self._ids)
+        self.graph.readings[number] = ts, said
+        self.graph.agent_of[number] = agent
+        return number
+
+    def _result(self, agent: str, stream: str, said: object, sources: list[int], ts: int = 0) -> None:
+        result = Result(next(self._ids), ts, agent, NONCES[agent], stream, said, False, sources, [], [])
+        self.graph.results.append(result)
+
+    def happened(self, kind: str, at_s: float) -> None:
+        """To the quarry. Afterwards nobody compares it with one process."""
+        at_ns = int(at_s * SECOND_NS)
+        self.stage.incidents.append(Incident(QUARRY, kind, at_ns, at_ns))
+
+    def without(self, is_missing: Callable[[Result], bool]) -> None:
+        self.graph.results = [each for each in self.graph.results if not is_missing(each)]
+
+    def findings(self) -> list[str]:
+        return list(TruthJudge(self.stage, self.graph).findings())
+
+
+@pytest.fixture
+def day(tmp_path: Path) -> Day:
+    made = Day(tmp_path)
+    made.happened("kill", 1_000.0)  # long afterwards
+    return made
+
+
+def block(number: int) -> Callable[[Result], bool]:
+    return lambda result: result.stream == "blocks" and result.said["number"] == number
+
+
+def load(number: int) -> Callable[[Result], bool]:
+    return lambda result: result.stream == "loads" and result.said["mark"] == f"m-{number}"
+
+
+def test_a_day_on_which_nothing_happens(day: Day) -> None:
+    assert day.findings() == []
+
+
+@pytest.mark.parametrize("is_missing", [block(10), load(1)], ids=["block", "load"])
+def test_something_is_missing(day: Day, is_missing: Callable[[Result], bool]) -> None:
+    day.without(is_missing)
+    assert len(day.findings()) == 1 and "missing" in day.findings()[0]
+
+
+@pytest.mark.parametrize(("at_s", "is_young"), [(10.5, True), (13.0, False), (9.9, False)])
+def test_what_was_young_at_a_kill_may_be_missing(day: Day, at_s: float, is_young: bool) -> None:
+    day.without(block(10))
+    day.happened("kill", at_s)
+    assert (day.findings() == []) == is_young
+
+
+@pytest.mark.parametrize(("missing", "is_last"), [(range(20, 25), True), (range(20, 22), False)])
+def test_the_last_of_a_wiped_card_may_be_missing_but_no_hole(day: Day, missing: range, is_last: bool) -> None:
+    for number in missing:
+        day.without(block(number))
+    day.stage.wiped[QUARRY] = [int(24.5 * SECOND_NS)]
+    assert (day.findings() == []) == is_last
+
+
+def test_something_is_there_twice(day: Day) -> None:
+    day.graph.results += [each for each in day.graph.results if load(2)(each) or block(4)(each)]
+    assert [finding for finding in day.findings() if "twice" in finding] and len(day.findings()) == 2
+
+
+def test_a_wrong_origin(day: Day) -> None:
+    (result,) = filter(block(4), day.graph.results)
+    (other,) = filter(block(5), day.graph.results)
+    result.sources = other.sources
+    assert len(day.findings()) == 1 and "comes from [5]" in day.findings()[0]
+
+
+def test_an_incomplete_result_though_no_card_was_wiped(day: Day) -> None:
+    (result,) = filter(load(0), day.graph.results)
+    result.is_incomplete, result.lost, result.sources = True, [999], result.sources[1:]
+    assert len(day.findings()) == 1 and "no card was wiped" in day.findings()[0]
+    day.stage.wiped[QUARRY] = [1]
+    assert day.findings() == []
+    result.lost = []
+    assert len(day.findings()) == 1
+
+
+def test_an_accident_is_missing(day: Day) -> None:
+    last = day.graph.of(CENTER, "accidents")[-1]
+    day.graph.results.remove(last)
+    assert len(day.findings()) == 1 and "accidents" in day.findings()[0]
+
+
+def test_somebody_speaks_in_the_name_of_an_agent(day: Day) -> None:
+    next(filter(block(4), day.graph.results)).nonce = 77
+    assert len(day.findings()) == 1 and "77" in day.findings()[0]
+
+
+def test_unhurt_agents_are_compared_with_one_process(tmp_path: Path) -> None:
+    day = Day(tmp_path)  # its results have other times than windows give them
+    assert [finding for finding in day.findings() if "one process" in finding]
+
+
+def test_the_graph_of_a_log_is_missing_its_last_rows(tmp_path: Path) -> None:
+    rounds = itertools.count()
+    city = list(City(3).rounds(lambda: next(rounds) == 6))
+    store, told, pipeline = f"sqlite:///{tmp_path / 'graph.db'}", Log(2), Pipeline(2, 4)
+    assert differences(store, told)
+    with open_store(store).writer() as writer:
+        for rows in city:
+            told.add(rows)
+            assert differences(store, told)
+            writer.write(pipeline.run(rows))
+    assert differences(store, told) == []
+    with closing(open_store(store).reader()) as reader:
+        edge = next(reader.every_edge())
+    told.deliveries[edge[1]].origins.clear()
+    assert [finding for finding in differences(store, told) if "too many" in finding]
