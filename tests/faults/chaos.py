@@ -51,14 +51,14 @@ def play_chain(seed: int, kept: Path) -> Outcome:
     say(f"chain, seed {seed}, in {folder}")
     try:
         outcome = run(seed, folder, lambda line: say(f"  {line}"))
+        say(outcome.line())
+        for finding in outcome.findings:
+            say(f"  {finding}")
         if not outcome.is_good:
-            kept.mkdir(parents=True, exist_ok=True)
-            shutil.copytree(folder, kept / f"seed-{seed}", dirs_exist_ok=True, ignore=shutil.ignore_patterns("*-shm"))
+            sockets = shutil.ignore_patterns("scratch")
+            shutil.copytree(folder, kept / f"seed-{seed}", dirs_exist_ok=True, ignore=sockets)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    say(outcome.line())
-    for finding in outcome.findings:
-        say(f"  {finding}")
     return outcome
 
 

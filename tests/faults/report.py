@@ -10,8 +10,8 @@ from tests.faults.chain.run import Outcome
 
 REPLAY = "python -m tests.faults.chaos --layer {layer} --seed {seed}"
 _COLUMNS = (
-    "seed", "s", "faults", "events", "deliveries", "edges", "gaps", "incomplete", "lost at kills", "lost with cards",
-    "verdict",
+    "seed", "s", "faults", "events", "deliveries", "edges", "gaps", "named missing", "lost at kills", "lost with cards",
+    "incomplete", "late", "verdict",
 )  # fmt: skip
 
 
@@ -75,8 +75,9 @@ class Report:
     def _table(self) -> str:
         rows = [_COLUMNS, ("---",) * len(_COLUMNS)]
         for each in self.runs:
-            numbers = (each.events, each.deliveries, each.edges, each.gaps, each.incomplete, each.lost_at_kills)
-            shown = (each.seed, f"{each.duration_s:.0f}", each.kinds, *numbers, each.lost_with_cards)
+            made = (each.events, each.deliveries, each.edges, each.gaps)
+            missing = (each.named_missing, each.lost_at_kills, each.lost_with_cards, each.incomplete, each.late)
+            shown = (each.seed, f"{each.duration_s:.0f}", each.kinds, *made, *missing)
             rows.append((*map(str, shown), "good" if each.is_good else "BAD"))
         return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 

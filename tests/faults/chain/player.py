@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from shutil import rmtree
 
-from tests.faults.chain.schedule import AGENTS, CLOUD, LINK_KINDS, WATCH, Fault, Kind
+from tests.faults.chain.schedule import AGENTS, CHECKPOINT, CLOUD, LINK_KINDS, WATCH, Fault, Kind
 from tests.faults.chain.stage import Incident, Stage, fair_weather
 from tests.faults.chain.works import GAUGE, clock_file, plan_file
 
@@ -60,7 +60,7 @@ class Player:
                 undo()
 
     def _can_begin(self, fault: Fault) -> bool:
-        hit = CLOUD if fault.kind == Kind.BLACKOUT else (fault.target,)
+        hit = {"cloud": CLOUD, CHECKPOINT: ("spark",)}.get(fault.target, (fault.target,))
         return all(self.stage.is_ready(name) for name in hit)
 
 
@@ -145,6 +145,8 @@ def _stop(stage: Stage, fault: Fault) -> Undo:
 def _fill_disk(stage: Stage, fault: Fault) -> Undo:
     disk = stage.disks[fault.target]
     disk.fill()
+    if fault.target == CHECKPOINT:
+        stage.may_end.add("spark")
     return disk.free
 
 

@@ -40,6 +40,7 @@ class Outcome:
     gaps: int = 0
     late: int = 0
     incomplete: int = 0
+    named_missing: int = 0
     lost_at_kills: int = 0
     lost_with_cards: int = 0
     compared: int = 0
@@ -122,7 +123,7 @@ def _judge(stage: Stage, player: Player, outcome: Outcome) -> list[str]:
     if found:
         return found[:_MOST_FINDINGS]
     graph = read_graph(stage.spark.store, told)
-    judge = TruthJudge(stage, graph)
+    judge = TruthJudge(stage, graph, told.gaps)
     found = list(judge.findings())
     found += service_judge.findings(stage, player.played, graph, told)
     outcome.results, outcome.edges = len(graph.results), graph.edges
@@ -130,11 +131,12 @@ def _judge(stage: Stage, player: Player, outcome: Outcome) -> list[str]:
     outcome.compared = judge.tally.compared
     outcome.lost_at_kills += judge.tally.lost_at_kills
     outcome.lost_with_cards += judge.tally.lost_with_cards
+    outcome.named_missing += judge.tally.named_missing
     return found[:_MOST_FINDINGS]
 
 
 def _tell(account: Account, outcome: Outcome) -> None:
-    outcome.events = account.events
+    outcome.events, outcome.named_missing = account.events, account.named_missing
     outcome.lost_at_kills, outcome.lost_with_cards = account.lost_at_kills, account.lost_with_cards
 
 

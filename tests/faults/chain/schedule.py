@@ -6,7 +6,7 @@ between them, so that each finds its target at work; at different targets they o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
@@ -20,7 +20,9 @@ STEADY = (ROADSIDE, CENTER)
 """Agents that run a query of the papers and never die, so that it must find what it finds on one machine."""
 AGENTS = (*WORKERS, *STEADY, WATCH)
 CLOUD = ("mosquitto", "gateway", "translator", "api")
-_APART_S = 2.5
+CHECKPOINT = "checkpoint"
+"""Of Spark; it may have a disk of its own."""
+_APART_S = 1.5
 
 
 class Kind(StrEnum):
@@ -66,6 +68,8 @@ class Fault:
         """What no other fault may touch meanwhile."""
         if self.kind == Kind.BLACKOUT:
             return frozenset(CLOUD)
+        if self.target == CHECKPOINT:
+            return frozenset(("spark",))
         return frozenset((f"link of {self.target}" if self.kind in LINK_KINDS else self.target,))
 
 
@@ -106,12 +110,12 @@ _OF_SPARK = [
     _Choice(Kind.KILL, ("spark",), (0.5, 2), 2.0),
     _Choice(Kind.WORKER, ("spark",), (0, 0), 1.0),
     _Choice(Kind.STOP, ("spark",), (2, 10), 1.0),
-    _Choice(Kind.FULL_DISK, ("spark",), (2, 8), 1.0),
+    _Choice(Kind.FULL_DISK, ("spark", CHECKPOINT), (2, 8), 1.5),
 ]
 """A run has one of these at most: Spark takes its time to start."""
-_SPARK_CHANCE, _GONE_CHANCE, _EARLY_CHANCE = 0.6, 0.15, 0.4
+_SPARK_CHANCE, _GONE_CHANCE, _EARLY_CHANCE, _THIN_CHANCE, _DURABLE_CHANCE = 0.6, 0.15, 0.4, 0.3, 0.2
 LEAST_KINDS = 3
-FAULTS = (10, 18)
+FAULTS = (10, 20)
 _RETIRE_AFTER_S = 15.0
 _NEVER_S = 3_600.0
 
@@ -125,6 +129,11 @@ class Schedule:
     faults: Sequence[Fault] = field(default_factory=tuple)
     ends_at_s: float | None = None
     """When the sources come to their ends. None: when everything has healed."""
+    thin: frozenset[str] = frozenset()
+    """Agents that have a small spool and much to say: when they are cut off, they have to give something up."""
+    qos: Mapping[str, int] = field(default_factory=dict)
+    durable: bool = False
+    """Whether what the watch captures is on disk before it goes on."""
 
     @property
     def disks(self) -> set[str]:
@@ -153,7 +162,15 @@ def schedule(seed: int, duration_s: float = 30.0) -> Schedule:
             continue  # a new mill knows nothing of a quarry that has ended, and waits for it
         if not any(_meet(made, each) for each in chosen):
             chosen.append(made)
-    return Schedule(seed, duration_s, tuple(sorted(chosen, key=lambda each: each.at_s)), ends_at_s)
+    return Schedule(
+        seed,
+        duration_s,
+        tuple(sorted(chosen, key=lambda each: each.at_s)),
+        ends_at_s,
+        frozenset(agent for agent in (QUARRY, WATCH) if dice.random() < _THIN_CHANCE),
+        {agent: dice.choice((0, 1, 1, 2)) for agent in AGENTS},
+        dice.random() < _DURABLE_CHANCE,
+    )
 
 
 def _chosen(choices: Sequence[_Choice], dice: Random) -> _Choice:
@@ -162,7 +179,7 @@ def _chosen(choices: Sequence[_Choice], dice: Random) -> _Choice:
 
 def _made(choice: _Choice, dice: Random, duration_s: float) -> Fault:
     target = dice.choice(choice.targets)
-    first_s = duration_s / 2 if target == "spark" else 0.0  # it is not there from the beginning
+    first_s = duration_s / 2 if target in ("spark", CHECKPOINT) else 0.0  # it is not there from the beginning
     at_s, for_s = dice.uniform(first_s, duration_s), dice.uniform(*choice.for_s)
     return Fault(choice.kind, target, at_s, min(for_s, duration_s / 2), dice.random())
 

@@ -10,8 +10,9 @@ from urllib.request import urlopen
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from collector.log_view import Entry, entries
+from collector.log_view import entries
 from protocol.chunks import SEQ_BITS
+from protocol.row import Row
 from protocol.wire.sections import Kind
 from tests.faults.chain.graph_judge import Graph
 from tests.faults.chain.schedule import Fault
@@ -20,18 +21,18 @@ from tests.faults.chain.stage import Stage
 from tests.support.told_log import Log
 
 ASKED = 12
-_HURT = (Trouble.KILL, Trouble.FORGET)
+_HURT = (Trouble.KILL, Trouble.FORGET, Trouble.BLACKOUT)
 
 
 def findings(stage: Stage, played: list[Fault], graph: Graph, told: Log) -> Iterator[str]:
     """What is wrong with what the services say."""
-    unhurt = {name for name in stage.services if not any(each.target == name and each.kind in _HURT for each in played)}
+    hurt = {name for each in played if each.kind in _HURT for name in each.busies}
     log = list(entries(stage.translator.log_folder))
     yield from _answers(stage, graph, told, {(each.agent, each.nonce): each.epoch for each in log})
     yield from _count_of_the_store(stage, graph)
-    if "translator" in unhurt:
-        yield from _count_of_the_translator(stage, log)
-    yield from _count_of_the_gateway(stage, "gateway" in unhurt)
+    if "translator" not in hurt:
+        yield from _count_of_the_translator(stage, told.core_rows)
+    yield from _count_of_the_gateway(stage)
 
 
 def _answers(stage: Stage, graph: Graph, told: Log, epochs: Mapping[tuple[str, int], int | None]) -> Iterator[str]:
@@ -68,16 +69,15 @@ def _count_of_the_store(stage: Stage, graph: Graph) -> Iterator[str]:
         yield f"Spark counts {told['threadline_spark_edges_total']} edges of {graph.edges}"
 
 
-def _count_of_the_translator(stage: Stage, log: Sequence[Entry]) -> Iterator[str]:
+def _count_of_the_translator(stage: Stage, log: Sequence[Row]) -> Iterator[str]:
     """It was there all the time: what the log has is what it has counted."""
     told = _scrape(stage.translator_metrics)
     sent = [each for each in log if each.kind < Kind.SNAPSHOT]
     counted = {
         "batches": len({(each.agent, each.nonce, each.seq) for each in sent}),
-        "gaps": sum(each.kind is Kind.GAP for each in sent),
-        "retired": sum(each.kind is Kind.RETIRE for each in log),
+        "gaps": sum(each.kind == Kind.GAP for each in sent),
+        "retired": sum(each.kind == Kind.RETIRE for each in log),
         "quarantined": 0,
-        "early_dropped": 0,
         "refused_agents": 0,
     }
     for name, value in counted.items():
@@ -88,8 +88,8 @@ def _count_of_the_translator(stage: Stage, log: Sequence[Entry]) -> Iterator[str
         yield f"the translator counts {told['threadline_translator_reflashed_total']} reflashed cards of {wiped}"
 
 
-def _count_of_the_gateway(stage: Stage, was_there: bool) -> Iterator[str]:
-    """No more comes in than the links have forwarded; what they have damaged is refused, here or behind it."""
+def _count_of_the_gateway(stage: Stage) -> Iterator[str]:
+    """No more comes in than the links have forwarded."""
     told = _scrape(stage.gateway.metrics_port)
     received, forwarded = (
         told["threadline_gateway_datagrams_received_total"],

@@ -19,9 +19,9 @@ from typing import Any, Self
 import psutil
 
 from edge_agent.queries.split import accidents_center
-from tests.faults.chain.schedule import AGENTS, STEADY, WATCH, Schedule
+from tests.faults.chain.schedule import AGENTS, CHECKPOINT, STEADY, WATCH, Schedule
 from tests.faults.chain.small_disk import CannotMount, SmallDisk
-from tests.faults.chain.works import CENTER, ROADSIDE, app_file, end_file, roadside_app
+from tests.faults.chain.works import CENTER, ROADSIDE, app_file, end_file, noise_file, roadside_app
 from tests.support.waiting import wait_until
 from tests.system.delivery.site import App
 from tests.system.split.fleet import AgentProcess
@@ -30,7 +30,9 @@ from threadline.lossy_link import LossyLink
 
 FLUSH_S = 0.2
 _SETTINGS: dict[str, Any] = {"flush_s": FLUSH_S, "batch_age_s": 0.3, "fsync": "never", "status_s": 2.0}
-_DISK_BYTES = {"translator": 24 << 20, "spark": 48 << 20}
+_THIN: dict[str, Any] = {"spool_bytes": 64 << 10, "memory_bytes": 64 << 10}
+_THIN_BYTES = 300
+_DISK_BYTES = {"translator": 24 << 20, "spark": 48 << 20, CHECKPOINT: 96 << 20}
 _SPOOL_DISK_BYTES = 4 << 20
 _FAIR_WEATHER: dict[str, Any] = {"loss": 0.02, "duplicate": 0.01, "delay_s": (0.0, 0.02), "corrupt": 0.0}
 _CALM: dict[str, Any] = {"loss": 0.0, "duplicate": 0.0, "delay_s": (0.0, 0.0), "corrupt": 0.0}
@@ -156,6 +158,7 @@ class Stage:
         self.translator.log = folder / "translator.log"
         self.spark = SparkTree(folder, self.translator.log_folder)
         self.spark.store_path = self._place("spark") / "graph.db"
+        self.spark.checkpoint = self._place(CHECKPOINT) / "spark-checkpoint"
         self.api = ApiService(folder, self.mosquitto, self.spark.store)
         self.services = {
             "mosquitto": self.mosquitto,
@@ -172,9 +175,14 @@ class Stage:
     def _agent(self, name: str, link: LossyLink) -> Service:
         gateway = ",".join([link.url] * 4)  # who has several gateways tries again sooner after an outage
         spool = self._place(name) / f"{name}-spool"
-        settings = {**_SETTINGS, "spool": str(spool)}
+        settings = {**_SETTINGS, "spool": str(spool), "qos": self.schedule.qos.get(name, 1)}
+        is_thin = name in self.schedule.thin
+        if is_thin:
+            settings |= _THIN
+            noise_file(self.folder, name).write_text(str(_THIN_BYTES))
         if name == WATCH:
-            app = App(self.folder, gateway, rate=40.0, pad=20, close_s=_DRAIN_S, name=name, **settings)
+            pad, settings["durable"] = _THIN_BYTES if is_thin else 20, self.schedule.durable
+            app = App(self.folder, gateway, rate=40.0, pad=pad, close_s=_DRAIN_S, name=name, **settings)
             app.log = self.folder / f"{name}.log"
             return app
         app_path = self._app(name)

@@ -10,17 +10,15 @@ from pathlib import Path
 import pytest
 
 from collector.store import open_store
-from edge_agent.queries import linear_road_accidents
-from edge_agent.stream import run
+from protocol.records import Gap, Lost
 from tests.faults.chain.graph_judge import Graph, Result, differences
 from tests.faults.chain.schedule import Schedule
 from tests.faults.chain.stage import Incident, Stage
-from tests.faults.chain.truth_judge import TruthJudge
-from tests.faults.chain.works import CENTER, GAUGE, MILL, QUARRY, YARD, notes_file, traffic
+from tests.faults.chain.truth_judge import TruthJudge, accidents_in_one_process
+from tests.faults.chain.works import CENTER, GAUGE, MILL, QUARRY, YARD, notes_file
 from tests.support.pipeline import Pipeline
 from tests.support.told_log import Log
 from tests.system.graph.city import City
-from tests.system.split.alerts import found_by_one
 
 SECOND_NS = 1_000_000_000
 NONCES = {QUARRY: 1, MILL: 2, YARD: 3, GAUGE: 4, CENTER: 5}
@@ -49,9 +47,7 @@ class Day:
         for number, stone in self._stones.items():
             if number % 3:
                 self._result(MILL, "blocks", {"number": number, "square": number**2}, [stone])
-        for ts, values, readings in found_by_one(
-            run(linear_road_accidents.build(), {"reports": traffic(1)}), "accidents"
-        ):
+        for ts, values, readings in accidents_in_one_process(1):
             sources = [self._reading("accidents-roadside", at, dict(enumerate(said))) for at, said in readings]
             self._result(CENTER, "accidents", dict(enumerate(values)), sources, ts)
 
@@ -73,8 +69,8 @@ class Day:
     def without(self, is_missing: Callable[[Result], bool]) -> None:
         self.graph.results = [each for each in self.graph.results if not is_missing(each)]
 
-    def findings(self) -> list[str]:
-        return list(TruthJudge(self.stage, self.graph).findings())
+    def findings(self, *gaps: tuple[str, Gap]) -> list[str]:
+        return list(TruthJudge(self.stage, self.graph, gaps).findings())
 
 
 @pytest.fixture
@@ -115,6 +111,18 @@ def test_the_last_of_a_wiped_card_may_be_missing_but_no_hole(day: Day, missing: 
         day.without(block(number))
     day.stage.wiped[QUARRY] = [int(24.5 * SECOND_NS)]
     assert (day.findings() == []) == is_last
+
+
+def test_as_many_may_be_missing_as_gaps_name(day: Day) -> None:
+    day.without(load(1))
+    assert day.findings((QUARRY, Gap("dropped", 1, 1, tuples=(Lost("rocks", 0, 5),)))) != []
+    assert day.findings((QUARRY, Gap("dropped", 1, 1, tuples=(Lost("loads", 1, 1),)))) == []
+    for number in (10, 11, 13):
+        day.without(block(number))
+    named = [(QUARRY, Gap("dropped", 1, 1, tuples=(Lost("loads", 1, 1),)))]
+    reason = f"given up by {QUARRY}: 1 messages of stones with {{}} tuples at most"
+    assert day.findings(*named, (MILL, Gap(reason.format(2), 1, 1))) != []
+    assert day.findings(*named, (MILL, Gap(reason.format(3), 1, 1))) == []
 
 
 def test_something_is_there_twice(day: Day) -> None:

@@ -12,7 +12,7 @@ A worker notes what it does before it does it, one unbuffered write per line, so
     made MARK NS NUMBER,...       a window is about to give a result that came from these numbers
 
 A source goes on behind the last number that it has noted, like a sensor for which time goes on. How the clock of a
-worker is wrong, and which of two plans it has, stands in files that it reads when it starts.
+worker is wrong, which plan it has, and how large its readings are, stands in files that it reads when it starts.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from edge_agent.queries.linear_road import Report, reports
@@ -49,6 +50,11 @@ def notes_file(folder: Path, agent: str) -> Path:
 def clock_file(folder: Path, agent: str) -> Path:
     """By how many ms the clock of an agent is ahead."""
     return folder / f"{agent}.clock"
+
+
+def noise_file(folder: Path, agent: str) -> Path:
+    """How many bytes, besides its number, a reading of an agent has."""
+    return folder / f"{agent}.noise"
 
 
 def plan_file(folder: Path, agent: str) -> Path:
@@ -94,17 +100,17 @@ class Numbers:
         return state
 
 
-def numbered(folder: Path, agent: str, per_s: float) -> Iterator[tuple[int, dict[str, int]]]:
+def numbered(folder: Path, agent: str, per_s: float) -> Iterator[tuple[int, dict[str, Any]]]:
     """Numbers as they come, until it is the end."""
     notes = Notebook(folder, agent)
-    ahead_ms = _number_in(clock_file(folder, agent))
+    ahead_ms, noise_bytes = _number_in(clock_file(folder, agent)), _number_in(noise_file(folder, agent))
     for number in count(notes.next_number):
         if end_file(folder).exists():
             return
         time.sleep(1 / per_s)
         ts = number * STEP_MS + ahead_ms
         notes.took(number, ts)
-        yield ts, {"number": number}
+        yield ts, {"number": number, "noise": Random(number).randbytes(noise_bytes)}
 
 
 def in_windows(stones: Stream[Any], notes: Notebook, size_ms: int, advance_ms: int | None = None) -> Stream[Any]:
@@ -116,11 +122,11 @@ def in_windows(stones: Stream[Any], notes: Notebook, size_ms: int, advance_ms: i
     return stones.window(size_ms, advance_ms).aggregate(Numbers(), into=noted)
 
 
-def is_hard(stone: dict[str, int]) -> bool:
+def is_hard(stone: dict[str, Any]) -> bool:
     return bool(stone["number"] % 3)
 
 
-def cut(stone: dict[str, int]) -> dict[str, int]:
+def cut(stone: dict[str, Any]) -> dict[str, int]:
     return {"number": stone["number"], "square": stone["number"] ** 2}
 
 
