@@ -14,6 +14,7 @@ from threadline.commands.forward import forward
 from threadline.commands.lab import lab
 from threadline.commands.load import load
 from threadline.commands.serve import serve
+from threadline.commands.store import store_app
 from threadline.logs import LogFormat, configure_logging
 from threadline.terminal import address, fail, print_line
 
@@ -237,6 +238,7 @@ app.command()(forward)
 app.command()(lab)
 app.command()(load)
 
+app.add_typer(store_app)
 log_app = typer.Typer(name="log", help="Look at the durable log.", no_args_is_help=True)
 app.add_typer(log_app)
 

@@ -30,6 +30,7 @@ from collector.api.routes import (
     troubles,
     vertices,
 )
+from collector.api.scrub import Scrubber
 from collector.api.watcher import Watcher
 from collector.mqtt_link import MqttLink
 from collector.presence import Presence
@@ -49,6 +50,8 @@ class Settings:
     store: Path
     mqtt: tuple[str, int] | None = None
     longest_s: float = LONGEST_S
+    check_every_s: float | None = None
+    """How often the whole store is looked through; never, if that is None."""
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -61,15 +64,17 @@ def create_app(settings: Settings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         context.watcher.start()
-        linked = asyncio.create_task(link.run()) if link else None
+        running = [asyncio.create_task(link.run())] if link else []
+        if settings.check_every_s is not None:
+            running.append(asyncio.create_task(Scrubber(settings.store, readers, settings.check_every_s).run()))
         try:
             yield
         finally:
             context.watcher.stop()
-            if linked is not None:
-                linked.cancel()
+            for task in running:
+                task.cancel()
                 with suppress(asyncio.CancelledError):
-                    await linked
+                    await task
             readers.close()
 
     app = FastAPI(

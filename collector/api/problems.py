@@ -25,6 +25,7 @@ from collector.store import (
     StoreUnavailable,
     TooSlow,
 )
+from collector.store.people import SENSELESS
 from collector.store.row_query import BadQuery
 
 _LOG = logging.getLogger(__name__)
@@ -160,7 +161,8 @@ def shortened(name: str) -> str:
 
 
 def _of_store(error: StoreError) -> Problem:
-    _LOG.error("the store cannot be read error=%s", error)
+    is_unclear = type(error.__cause__) in SENSELESS  # it may be a defect
+    _LOG.error("the store cannot be read error=%s", error, exc_info=error if is_unclear else None)
     return Problem(503, f"the store cannot be read: {error}")
 
 

@@ -20,7 +20,7 @@ from anyio import CapacityLimiter, to_thread
 from starlette.types import Receive
 
 from collector.api.view import View
-from collector.store import StoreMissing, StoreReader, StoreUnavailable, TooSlow
+from collector.store import StoreMissing, StoreReader, StoreUnavailable, StoreUnusable, TooSlow
 
 Answer = TypeVar("Answer")
 MOST_READERS = 8
@@ -86,10 +86,15 @@ class Readers:
         self._taken_now: list[View] = []
         self._is_stopping = False
         self._asked = 0
+        self._refused: tuple[Identity, str] | None = None
+
+    def refuse(self, identity: Identity, why: str) -> None:
+        """Serve nothing from this file any more: answers could be wrong. Another one in its place will be served."""
+        self._refused = identity, why
 
     def quick(self) -> View:
         """The one for the event loop, for what takes microseconds."""
-        identity = self._identity()
+        identity = self._served()
         if self._quick is None or self._quick[0] != identity:
             if self._quick is not None:
                 self._quick[1].reader.close()
@@ -144,7 +149,7 @@ class Readers:
 
     @contextmanager
     def _taken(self) -> Iterator[View]:
-        identity = self._identity()
+        identity = self._served()
         with self._lock:
             old = [each for each in self._free if each[0] != identity]
             self._free = [each for each in self._free if each[0] == identity]
@@ -163,7 +168,17 @@ class Readers:
                 self._taken_now.remove(view)
                 self._free.append((identity, view))
 
-    def _identity(self) -> Identity:
+    def _served(self) -> Identity:
+        """Which file it is, unless it is refused."""
+        identity = self.identity()
+        if self._refused is not None and self._refused[0] == identity:
+            raise StoreUnusable(
+                f"{self._path} is damaged ({self._refused[1]}) and not served any more: `threadline store check` says "
+                "all; put back a copy, or take a new --store and a new --checkpoint, which replays the log"
+            )
+        return identity
+
+    def identity(self) -> Identity:
         """Which file it is at the moment."""
         try:
             found = self._path.stat()

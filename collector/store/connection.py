@@ -14,6 +14,9 @@ import msgspec
 
 from collector.store.errors import StoreError, StoreMissing, StoreUnavailable, StoreUnusable, TooSlow
 from collector.store.schema import STEPS, migrate, version_of
+from collector.store.seal import NotAsWritten
+from collector.store.sums import BOOKS, SummingConnection, wrong_sums
+from collector.store.vertices import sum_of_sink
 
 _PAGE_BYTES = 8192  # blobs are large
 _CACHE_KIB = 16 << 10
@@ -29,9 +32,15 @@ _MAY_PASS = {
 }
 
 
-DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError, json.JSONDecodeError, msgspec.DecodeError, struct.error)
-"""What reading raises if what is stored is not what was written, and other faults of the database. SQLite looks at how
-its pages hang together, not at what is in them."""
+DAMAGE = (
+    sqlite3.DatabaseError,
+    NotAsWritten,
+    UnicodeDecodeError,
+    json.JSONDecodeError,
+    msgspec.DecodeError,
+    struct.error,
+)
+"""What reading raises if what is stored is not what was written, and other faults of the database."""
 
 
 @contextmanager
@@ -60,8 +69,11 @@ def connect_writer(path: Path) -> sqlite3.Connection:
     """The connection of the one writer; the file is made, or brought up to date. A commit is on disk before it returns:
     Spark forgets what it has handed over. Any thread may use it, one at a time."""
     with errors_told(path):
-        db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+        db = sqlite3.connect(
+            path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False, factory=SummingConnection
+        )
         try:
+            db.execute("PRAGMA cell_size_check=ON")
             version = version_of(db, path)
             db.execute(f"PRAGMA page_size={_PAGE_BYTES}")
             db.execute("PRAGMA journal_mode=WAL")
@@ -71,6 +83,10 @@ def connect_writer(path: Path) -> sqlite3.Connection:
             if version < len(STEPS):
                 with transaction(db):
                     migrate(db, version)
+            for table in wrong_sums(db, BOOKS):
+                raise NotAsWritten(f"{table}: rows are not as they were written")
+            db.create_function("sum_of_sink", 6, sum_of_sink, deterministic=True)
+            db.watch()
         except BaseException:
             db.close()
             raise
@@ -86,6 +102,7 @@ def connect_reader(path: Path) -> sqlite3.Connection:
             f"file:{quote(str(path))}?mode=ro", uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
         )
         try:
+            db.execute("PRAGMA cell_size_check=ON")
             version = version_of(db, path)
             if version == 0:
                 raise StoreMissing(f"{path} is empty: a writer makes the store")
@@ -105,8 +122,12 @@ def transaction(db: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Itera
     db.execute(begin)
     try:
         yield
+        if isinstance(db, SummingConnection):
+            db.store_sums()
         db.execute("COMMIT")
     except BaseException:
+        if isinstance(db, SummingConnection):
+            db.forget_changes()
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise

@@ -7,18 +7,22 @@ and its place in it, so a reader can stop and go on anywhere.
 from __future__ import annotations
 
 import sqlite3
+import struct
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collector.store.errors import CursorExpired
 from collector.store.packing import pack_groups, unpack
+from collector.store.seal import NotAsWritten, sealed, unsealed
 from protocol.chunks import SEQ_BITS, Numbers
 
 MOST_ITEMS = 4096
+_NAME = struct.Struct("<4q")
 
 
 class ChangeKind(IntEnum):
@@ -69,7 +73,8 @@ def append(
         count = len(columns[0])
         starts = np.arange(0, count, MOST_ITEMS)
         sizes = np.diff(starts, append=count).tolist()
-        rows = zip(sizes, pack_groups(_split(kind, columns), starts), strict=True)
+        packed = zip(sizes, pack_groups(_split(kind, columns), starts), strict=True)
+        rows = [(size, sealed_changes(number, kind, stamp, size, data)) for size, data in packed]
         db.executemany(
             f"INSERT INTO feed (batch, kind, stamp, count, data) VALUES ({number:d},{kind:d},{stamp:d},?,?)", rows
         )
@@ -82,27 +87,56 @@ def changes(db: sqlite3.Connection, after: Cursor, limit: int) -> Iterator[Chang
         raise CursorExpired(f"the feed goes from {tuple(gone)} to {tuple(last)}, {tuple(after)} is outside")
     row, seen = (after.row + 1, 0) if after == gone else after
     while limit > 0:
-        found = db.execute("SELECT kind, stamp, data FROM feed WHERE number=?", (row,)).fetchone()
+        found = db.execute("SELECT batch, kind, stamp, count, data FROM feed WHERE number=?", (row,)).fetchone()
         if found is None:
             if start(db).row >= row:
                 raise CursorExpired(f"row {row} of the feed was removed before it was read")
+            if row <= end(db).row:
+                raise NotAsWritten(f"feed: row {row} is gone")
             return
-        kind = ChangeKind(found[0])
-        columns = list(_joined(kind, found[2]))
+        columns = _unsealed(row, *found)
+        kind = ChangeKind(found[1])
         if seen > len(columns[0]):
             raise CursorExpired(f"row {row} of the feed has {len(columns[0])} changes, not {seen}")
         shown = [column[seen : seen + limit].tolist() for column in columns]
         for place, values in enumerate(zip(*shown, strict=True), seen + 1):
-            yield Change(Cursor(row, place), kind, found[1], values)
+            yield Change(Cursor(row, place), kind, found[2], values)
         limit -= len(shown[0])
         row, seen = row + 1, 0
 
 
 def told(db: sqlite3.Connection, kind: ChangeKind, after_row: int) -> Iterator[tuple[int, list[Numbers]]]:
     """All changes of one kind behind a row: row by row, as columns."""
-    query = "SELECT number, data FROM feed WHERE number > ? AND kind = ? ORDER BY number"
-    for number, data in db.execute(query, (after_row, kind)):
-        yield number, list(_joined(kind, data))
+    query = "SELECT number, batch, kind, stamp, count, data FROM feed WHERE number > ? AND kind = ? ORDER BY number"
+    for row in db.execute(query, (after_row, kind)):
+        yield row[0], _unsealed(*row)
+
+
+def sealed_changes(batch: int, kind: int, stamp: int, count: int, data: bytes) -> bytes:
+    """Packed changes as they are stored."""
+    return sealed(data, crc32(_NAME.pack(batch, kind, stamp, count)))
+
+
+def _unsealed(number: int, batch: int, kind: int, stamp: int, count: int, data: bytes) -> list[Numbers]:
+    """The changes of a row, as columns."""
+    found = unsealed(data, crc32(_NAME.pack(batch, kind, stamp, count)))
+    if found is None:
+        raise NotAsWritten(f"feed: row {number} is not as it was written")
+    return list(_joined(ChangeKind(kind), found))
+
+
+def faults(db: sqlite3.Connection) -> Iterator[str]:
+    """What of the feed is not as it was written, or not there."""
+    expected = start(db).row
+    for row in db.execute("SELECT number, batch, kind, stamp, count, data FROM feed ORDER BY number"):
+        expected += 1
+        if row[0] != expected:
+            yield f"feed: rows {expected} to {row[0] - 1} are gone"
+            expected = row[0]
+        try:
+            _unsealed(*row)
+        except (NotAsWritten, struct.error) as error:
+            yield str(error)
 
 
 def _split(kind: ChangeKind, columns: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:

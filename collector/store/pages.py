@@ -16,9 +16,11 @@ Every fragment has a tag: who wrote it. Writers that never tell a thing twice ne
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import struct
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import groupby, repeat
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,12 +35,15 @@ from collector.store.packing import (
     spans_of,
     unpack_groups,
 )
+from collector.store.seal import NotAsWritten, named, sealed, unsealed
 from protocol.chunks import Numbers
 
 PAGE_BITS = 12
 MOST_FRAGMENTS = 64  # half as many more for some pages: streams that fill theirs together need not merge together
 MOST_MERGED_BYTES = 1 << 20
 MOST_ENTRIES = 4096  # of a fragment
+_SEALED = "data, tag, first, last, least, most"
+_NAME = struct.Struct("<5q")
 _SPARSE = 8  # so far apart on average, ids are looked for one by one
 TOP_TIER = 2
 MIXED = 0
@@ -55,6 +60,8 @@ class Pages:
         self._db = db
         self._table = table
         self._width = width
+        self._seed = crc32(table.encode())
+        self._sealed = sealed_fragment(table)
         self._insert = f"INSERT INTO {table} (page, tier, tag, first, last, least, most, data) VALUES (?,?,?,?,?,?,?,?)"
 
     def add(self, columns: Sequence[NDArray[Any]], tag: int) -> None:
@@ -79,10 +86,10 @@ class Pages:
         if size_bytes > MOST_MERGED_BYTES:
             self._db.execute(f"UPDATE {self._table} SET tier=? WHERE page=? AND tier=?", (TOP_TIER, page, tier))
             return
-        found = self._db.execute(f"SELECT data, tag {where} ORDER BY number", (page, tier)).fetchall()
+        found = self._db.execute(f"SELECT {_SEALED} {where} ORDER BY number", (page, tier)).fetchall()
         self._db.execute(f"DELETE {where}", (page, tier))
-        entries = unpack_groups([data for data, _ in found], self._width)
-        self._put(tier + 1, {tag for _, tag in found}, _by_id(entries))
+        entries = unpack_groups([self._unsealed(*row) for row in found], self._width)
+        self._put(tier + 1, {row[1] for row in found}, _by_id(entries))
         if tier + 1 < TOP_TIER:
             (fragments,) = self._db.execute(f"SELECT count(*) {where}", (page, tier + 1)).fetchone()
             if fragments >= MOST_FRAGMENTS:
@@ -96,18 +103,35 @@ class Pages:
         """Entries as fragments, sorted by id; each page goes from its start to the next one's."""
         ids, second = columns[:2]
         starts = _cut(page_starts, len(ids))
-        rows = zip(
-            (ids[starts] >> PAGE_BITS).tolist(),
-            repeat(tier),
-            repeat(tag),
+        bounds = [
             ids[starts].tolist(),
             ids[np.append(starts[1:], len(ids)) - 1].tolist(),
             np.minimum.reduceat(second, starts).tolist(),
             np.maximum.reduceat(second, starts).tolist(),
-            pack_groups(columns, starts),
-            strict=False,
-        )
-        self._db.executemany(self._insert, rows)
+        ]
+        fragments = list(map(self._sealed, repeat(tag), *bounds, pack_groups(columns, starts)))
+        pages = (ids[starts] >> PAGE_BITS).tolist()
+        self._db.executemany(self._insert, zip(pages, repeat(tier), repeat(tag), *bounds, fragments, strict=False))
+
+    def _unsealed(self, data: bytes, *name: int) -> bytes:
+        """What a fragment holds, which was found by its tag and bounds."""
+        found = unsealed(data, crc32(_NAME.pack(*name), self._seed))
+        if found is None:
+            raise NotAsWritten(f"{self._table}: what is there of {named(*name[1:3])} is not as it was written")
+        return found
+
+    def fragments(self) -> Iterator[tuple[int, Relation] | str]:
+        """All fragments in the order of the file, with their pages; what is wrong with those that are not as they were
+        written."""
+        for page, *row in self._db.execute(f"SELECT page, {_SEALED} FROM {self._table} ORDER BY number"):
+            try:
+                entries = unpack_groups([self._unsealed(*row)], self._width)
+                if page != row[2] >> PAGE_BITS:
+                    raise NotAsWritten(f"{self._table}: {named(*row[2:4])} are not of page {page}")
+            except (NotAsWritten, struct.error) as error:
+                yield str(error)
+            else:
+                yield page, entries
 
     def find(self, ids: Numbers) -> Relation:
         """All entries of these ids, those of each fragment together."""
@@ -154,9 +178,9 @@ class Pages:
     def between(self, first: int, last: int, least: int, most: int) -> Iterator[tuple[Numbers, Numbers]]:
         """Ids from one to another, both being the ends of a page, and their numbers in the second column, where that is
         within bounds: fragment by fragment."""
-        query = f"SELECT data FROM {self._table} WHERE page BETWEEN ? AND ? AND least<=? AND most>=?"
-        for (data,) in self._db.execute(query, (first >> PAGE_BITS, last >> PAGE_BITS, most, least)):
-            ids, second = unpack_groups([data], self._width, 2)
+        query = f"SELECT {_SEALED} FROM {self._table} WHERE page BETWEEN ? AND ? AND least<=? AND most>=?"
+        for row in self._db.execute(query, (first >> PAGE_BITS, last >> PAGE_BITS, most, least)):
+            ids, second = unpack_groups([self._unsealed(*row)], self._width, 2)
             is_within = (second >= least) & (second <= most)
             yield ids[is_within], second[is_within]
 
@@ -180,15 +204,21 @@ class Pages:
             self._put(TOP_TIER, tags, columns)
 
     def _entries(self, page: int) -> Relation:
-        query = f"SELECT data FROM {self._table} WHERE page=? ORDER BY number"
-        return unpack_groups([data for (data,) in self._db.execute(query, (page,))], self._width)
+        query = f"SELECT {_SEALED} FROM {self._table} WHERE page=? ORDER BY number"
+        return unpack_groups([self._unsealed(*row) for row in self._db.execute(query, (page,))], self._width)
 
     def _fragments(self, first: int, last: int, unless: int | None) -> list[bytes]:
         """All that may hold ids from one to another of a page, in any order; within each, entries are sorted by id."""
-        query = f"SELECT data FROM {self._table} WHERE page=? AND first<=? AND last>=?"
+        query = f"SELECT {_SEALED} FROM {self._table} WHERE page=? AND first<=? AND last>=?"
         if unless is not None:
             query += f" AND tag<>{unless:d}"
-        return [data for (data,) in self._db.execute(query, (first >> PAGE_BITS, last, first))]
+        return [self._unsealed(*row) for row in self._db.execute(query, (first >> PAGE_BITS, last, first))]
+
+
+def sealed_fragment(table: str) -> Callable[..., bytes]:
+    """What gives a fragment of a table its seal, from its tag, bounds and entries."""
+    seed = crc32(table.encode())
+    return lambda *row: sealed(row[-1], crc32(_NAME.pack(*row[:-1]), seed))
 
 
 def _is_rising(ids: Numbers) -> bool:

@@ -6,10 +6,12 @@ Only the head of a section is read, its ids and times: values are unpacked when 
 from __future__ import annotations
 
 import sqlite3
+import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from collector.store.errors import StoreUnusable
 from collector.store.log_rows import LogRows
 from collector.store.packing import groups_of
 from collector.store.pages import PAGE_BITS
+from collector.store.seal import NotAsWritten, sealed, unsealed
 from protocol.chunks import Numbers, cloud_ids, read_tuples
 from protocol.ids import StreamId
 from protocol.row import Row
@@ -25,6 +28,8 @@ from protocol.wire.errors import MalformedBatch
 from protocol.wire.sections import MOST_NAMES, MOST_RECORDS, Kind, read_seqs, read_shapes, read_streams
 
 _OWN = StreamId("", 0, "")
+_NAME = struct.Struct("<5q")
+PAYLOAD = "SELECT number, start, seq, kind, last_ts, data FROM payloads"
 MOST_TABLES = 4096
 MOST_SECTIONS = 1024  # of about 8 KB each
 _KINDS = (Kind.SOURCE, Kind.DELIVERY, Kind.ASSERTION)
@@ -92,8 +97,8 @@ def add_payloads(db: sqlite3.Connection, log: LogRows, rows: Sequence[Row]) -> N
         except (ValueError, IndexError) as error:
             log.refuse(row, error)
             continue
-        start = log.start_of(row)
-        kept.append((first + len(kept), start, row.seq, row.data[0], head.last_ts, row.data))
+        name = (first + len(kept), log.start_of(row), row.seq, row.data[0], head.last_ts)
+        kept.append((*name, sealed_payload(*name, row.data)))
         ids.append(head.ids)
     if not kept:
         return
@@ -102,15 +107,34 @@ def add_payloads(db: sqlite3.Connection, log: LogRows, rows: Sequence[Row]) -> N
     _add_places(db, np.concatenate(ids), np.repeat(np.arange(first, first + len(kept)), [len(each) for each in ids]))
 
 
+def sealed_payload(number: int, start: int, seq: int, kind: int, last_ts: int, data: bytes) -> bytes:
+    """A row of payloads as it is stored."""
+    return sealed(data, crc32(_NAME.pack(number, start, seq, kind, last_ts)))
+
+
+def unsealed_payload(*row: Any) -> bytes:
+    """What a row of payloads holds."""
+    *name, data = row
+    found = unsealed(data, crc32(_NAME.pack(*name)))
+    if found is None:
+        raise NotAsWritten(f"payloads: row {name[0]} is not as it was written")
+    return found
+
+
 def _add_places(db: sqlite3.Connection, ids: Numbers, numbers: Numbers) -> None:
     """Where to look for an id: its page, and from which to which id a row goes there."""
+    db.executemany("INSERT INTO payload_places VALUES (?,?,?,?)", places_of(ids, numbers))
+
+
+def places_of(ids: Numbers, numbers: Numbers) -> Iterator[tuple[int, ...]]:
+    """The rows of `payload_places` for ids and the numbers of the rows that say what they said."""
     order = np.lexsort((ids, numbers))
     ids, numbers = ids[order], numbers[order]
     pages = ids >> PAGE_BITS
     begins = np.union1d(groups_of(pages), groups_of(numbers))
     ends = np.append(begins[1:], len(ids)) - 1
     found = (pages[begins], ids[begins], numbers[begins], ids[ends])
-    db.executemany("INSERT INTO payload_places VALUES (?,?,?,?)", zip(*[each.tolist() for each in found], strict=True))
+    return zip(*[each.tolist() for each in found], strict=True)
 
 
 class Payloads:
@@ -148,8 +172,8 @@ class Payloads:
         """A row by its number and, as numbers are given again, whose batch it is of."""
         section = self._sections.pop(name, None)
         if section is None:
-            (data,) = self._db.execute("SELECT data FROM payloads WHERE number=?", name[:1]).fetchone()
-            section = _Section(data)
+            row = self._db.execute(f"{PAYLOAD} WHERE number=?", name[:1]).fetchone()
+            section = _Section(unsealed_payload(*row))
         self._sections[name] = section
         while len(self._sections) > MOST_SECTIONS:
             del self._sections[next(iter(self._sections))]
@@ -173,8 +197,8 @@ def remove_payloads(db: sqlite3.Connection, numbers: Sequence[int]) -> int:
     """Remove rows of payloads; returns of how many tuples."""
     tuples = 0
     for number in numbers:
-        (data,) = db.execute("SELECT data FROM payloads WHERE number=?", (number,)).fetchone()
-        ids = read_head(data).ids
+        row = db.execute(f"{PAYLOAD} WHERE number=?", (number,)).fetchone()
+        ids = read_head(unsealed_payload(*row)).ids
         tuples += len(ids)
         for page in np.unique(ids >> PAGE_BITS).tolist():
             db.execute("DELETE FROM payload_places WHERE page=? AND payload=?", (page, number))

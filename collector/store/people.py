@@ -12,12 +12,15 @@ from time import monotonic
 from typing import Any, NamedTuple, cast
 
 from collector.store.connection import DAMAGE, store_error
-from collector.store.errors import TooSlow
+from collector.store.errors import StoreUnusable, TooSlow
 from collector.store.nonces import signed, unsigned
 from protocol.ids import StreamId
 from protocol.records import BEGINNING, END_OF_TIME
+from protocol.wire.errors import MalformedBatch
 from protocol.wire.sections import Kind, decode_section
 
+SENSELESS = (TypeError, ValueError, KeyError, IndexError, OverflowError, AttributeError, MalformedBatch)
+"""What is raised, as such, by code that was given values which nobody has written: or which is wrong itself."""
 _STEPS_BETWEEN_LOOKS = 20_000  # of SQLite's machine: about a millisecond
 
 
@@ -153,6 +156,10 @@ class Moment:
             self._db.execute("ROLLBACK")  # nothing was written
         if isinstance(error, DAMAGE):
             raise store_error(self._path, error) from error
+        if type(error) in SENSELESS:
+            raise StoreUnusable(
+                f"{self._path} holds what makes no sense ({error!r}): `threadline store check` says if it is damaged"
+            ) from error
 
 
 class People:
@@ -223,7 +230,8 @@ class People:
             f" WHERE streams.number > ? AND {where} ORDER BY streams.number LIMIT ?",
             *(after, *values, limit),
         )
-        return [Stream(number, agent, unsigned(nonce), *rest) for number, agent, nonce, *rest in rows]
+        with self.moment():
+            return [Stream(number, agent, unsigned(nonce), *rest) for number, agent, nonce, *rest in rows]
 
     def stream_names(self, numbers: Iterable[int]) -> dict[int, StreamName]:
         """The names of these streams, without those that nobody has named."""
@@ -238,8 +246,8 @@ class People:
 
     def starts_of(self, agent: str) -> list[Start]:
         """All starts of an agent, oldest first."""
-        rows = self._rows(f"{_OF_AGENT}, epoch, number", agent)
-        return [_start(row) for row in rows]
+        with self.moment():
+            return [_start(row) for row in self._rows(f"{_OF_AGENT}, epoch, number", agent)]
 
     def start_named(self, number: int) -> tuple[str, int, int | None]:
         """The agent, nonce and epoch of a start."""
@@ -281,7 +289,8 @@ class People:
             f" AND {where} AND plan_seen_ms BETWEEN ? AND ? ORDER BY number LIMIT ?",
             *(after, *values, *seen, limit),
         )
-        return [Plan(number, agent, unsigned(nonce), *rest) for number, agent, nonce, *rest in rows]
+        with self.moment():
+            return [Plan(number, agent, unsigned(nonce), *rest) for number, agent, nonce, *rest in rows]
 
     def gaps(self, *, agent: str | None = None, seen: Span = EVER, after: int = 0, limit: int = 100) -> list[Gap]:
         """Gaps in the order in which they were told. `after` is the number of the last one of the page before."""
@@ -291,10 +300,11 @@ class People:
             f" AND {where} AND seen_ms BETWEEN ? AND ? ORDER BY number LIMIT ?",
             *(after, *values, *seen, limit),
         )
-        return [
-            Gap(number, agent, unsigned(nonce), seq, why, json.loads(detail), seen_ms)
-            for number, agent, nonce, seq, why, detail, seen_ms in rows
-        ]
+        with self.moment():
+            return [
+                Gap(number, agent, unsigned(nonce), seq, why, json.loads(detail), seen_ms)
+                for number, agent, nonce, seq, why, detail, seen_ms in rows
+            ]
 
     def refused(
         self, *, agent: str | None = None, seen: Span = EVER, after: int = 0, limit: int = 100
@@ -306,7 +316,8 @@ class People:
             f" AND {where} AND seen_ms BETWEEN ? AND ? ORDER BY number LIMIT ?",
             *(after, *values, *seen, limit),
         )
-        return [Refused(number, agent, unsigned(nonce), *rest) for number, agent, nonce, *rest in rows]
+        with self.moment():
+            return [Refused(number, agent, unsigned(nonce), *rest) for number, agent, nonce, *rest in rows]
 
     def kept(
         self, kind: Kind, *, agent: str | None = None, seen: Span = EVER, after: int = 0, limit: int = 100
@@ -319,9 +330,10 @@ class People:
             *(after, kind, *values, *seen, limit),
         )
         found: list[Kept] = []
-        for number, name, nonce, seq, data, seen_ms in rows:
-            records = decode_section(kind, data, StreamId(name, 0, "", unsigned(nonce)))
-            found.append(Kept(number, name, unsigned(nonce), seq, cast("list[Any]", records), seen_ms))
+        with self.moment():
+            for number, name, nonce, seq, data, seen_ms in rows:
+                records = decode_section(kind, data, StreamId(name, 0, "", unsigned(nonce)))
+                found.append(Kept(number, name, unsigned(nonce), seq, cast("list[Any]", records), seen_ms))
         return found
 
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:

@@ -28,10 +28,12 @@ from collector.store.nonces import signed
 from collector.store.packing import all_rows, distinct, unpack
 from collector.store.pages import PAGE_BITS
 from collector.store.payloads import Payload, Payloads
-from collector.store.people import People, Span
+from collector.store.people import SENSELESS, People, Span
 from collector.store.row_query import Page
+from collector.store.seal import NotAsWritten, named
 from collector.store.tables import Tables
 from collector.store.vertices import (
+    EDGES,
     SINK,
     Derivation,
     Sent,
@@ -42,6 +44,7 @@ from collector.store.vertices import (
     find_tuples,
     origins_of,
     sink_of,
+    unsealed_edges,
 )
 from protocol.chunks import OTHER_PARTS, SEQ_BITS, Numbers
 from protocol.graph import EdgeFlag, Reason
@@ -249,26 +252,29 @@ class StoreReader(People):
     def backward(self, sink: int) -> list[OriginEdge]:
         """The sources of a sink, by id."""
         with self.moment():
-            found = self._db.execute("SELECT edges FROM sinks WHERE id=?", (sink,)).fetchone()
+            found = self._db.execute(EDGES, (sink,)).fetchone()
             if not found:
                 return []
-            ids, flags = unpack(found[0], 2)
+            ids, flags = unpack(unsealed_edges(*found), 2)
             sources = self._tables.sources.find(ids)
-        times = dict(zip(sources[0].tolist(), sources[1].tolist(), strict=True))
+            times = dict(zip(sources[0].tolist(), sources[1].tolist(), strict=True))
+            if len(times) < len(ids):
+                raise NotAsWritten(f"source_pages: sources of {named(sink)} are not there")
         edges = sorted(zip(ids.tolist(), flags.tolist(), strict=True))
         return [OriginEdge(each, times[each], EdgeFlag(flag)) for each, flag in edges]
 
     def edges_of(self, sink: int) -> list[tuple[int, int]]:
         """The sources of a sink by id, and what is special about each of them (EdgeFlag)."""
         with self.moment():
-            found = self._db.execute("SELECT edges FROM sinks WHERE id=?", (sink,)).fetchone()
-        return sorted((each, flag) for each, flag in all_rows(found[0], 2)) if found else []
+            found = self._db.execute(EDGES, (sink,)).fetchone()
+            packed = unsealed_edges(*found) if found else b""
+        return sorted((each, flag) for each, flag in all_rows(packed, 2))
 
     def origin_count(self, sink: int) -> int | None:
         """How many sources a sink has, None if it is no sink."""
         with self.moment():
-            found = self._db.execute("SELECT origins FROM sinks WHERE id=?", (sink,)).fetchone()
-        return found[0] if found else None
+            found = self._db.execute(f"{SINK} WHERE id=?", (sink,)).fetchone()
+            return sink_of(found).origins if found else None
 
     def forward(self, source: int) -> list[int]:
         """The sinks of a source, by id."""
@@ -476,7 +482,10 @@ class StoreReader(People):
         """At most `limit` changes behind a cursor, one by one, in the order in which they were made. CursorExpired if
         retention has removed some of them: begin anew, with all of the graph, at `feed_end`."""
         with errors_told(self._path):
-            yield from feed.changes(self._db, after, limit)
+            try:
+                yield from feed.changes(self._db, after, limit)
+            except SENSELESS as error:
+                raise NotAsWritten(f"feed: {error!r}") from error
 
     def told(self, kind: ChangeKind, after_row: int) -> list[tuple[int, list[Numbers]]]:
         """All changes of one kind behind a row of the feed: the number of each row, and its changes as columns (see

@@ -22,8 +22,9 @@ from collector.store import feed
 from collector.store.connection import errors_told, transaction
 from collector.store.packing import among, distinct, groups_of, spans_of, unpack
 from collector.store.pages import PAGE_BITS, Pages
-from collector.store.payloads import read_head, remove_payloads
+from collector.store.payloads import PAYLOAD, read_head, remove_payloads, unsealed_payload
 from collector.store.tables import Tables, add_counts
+from collector.store.vertices import SINK_AND_EDGES, sink_of, unsealed_edges
 from protocol.chunks import Numbers, is_last_part
 
 _SINKS_AT_ONCE = 2_000
@@ -83,14 +84,15 @@ class _Retention:
 
     def remove_sinks(self) -> None:
         """Old sinks, with all that belongs to them. By id: neighbours have their edges in the same pages."""
-        query = "SELECT id, edges FROM sinks WHERE id>? AND ts<? AND label_stamp IS NOT NULL ORDER BY id LIMIT ?"
+        query = f"{SINK_AND_EDGES} WHERE id>? AND ts<? AND label_stamp IS NOT NULL ORDER BY id LIMIT ?"
         after = -1
         while True:
             with self._step() as counts:
                 found = self._db.execute(query, (after, self._before_ts, _SINKS_AT_ONCE)).fetchall()
-                ids = [(each,) for each, _ in found]
+                ids = [(sink_of(row[:-1]).id,) for row in found]
                 counts["sinks"] = counts["sink_labels"] = len(ids)
-                counts["edges"] = self._remove_edges([unpack(data, 2)[0] for _, data in found], ids)
+                edges = [unpack(unsealed_edges(row[0], row[-1]), 2)[0] for row in found]
+                counts["edges"] = self._remove_edges(edges, ids)
                 self._remove_origins(np.array([each for (each,) in ids], "<i8"))
                 for table in ("late", "lost"):
                     counts[table] = self._db.executemany(f"DELETE FROM {table} WHERE sink=?", ids).rowcount
@@ -156,20 +158,20 @@ class _Retention:
 
     def remove_payloads(self) -> None:
         """Payloads of old tuples of which none is left."""
-        query = "SELECT number, data FROM payloads WHERE last_ts<? AND number>? ORDER BY number LIMIT ?"
+        query = f"{PAYLOAD} WHERE last_ts<? AND number>? ORDER BY number LIMIT ?"
         after = 0
         while True:
             with self._step() as counts:
                 found = self._db.execute(query, (self._before_ts, after, _PAYLOADS_AT_ONCE)).fetchall()
                 if found:
-                    heads = [read_head(data).ids for _, data in found]
+                    heads = [read_head(unsealed_payload(*row)).ids for row in found]
                     starts = np.cumsum([0, *map(len, heads[:-1])])
                     stays = np.logical_or.reduceat(self._are_left(np.concatenate(heads)), starts)
-                    gone = [number for (number, _), kept in zip(found, stays.tolist(), strict=True) if not kept]
+                    gone = [row[0] for row, kept in zip(found, stays.tolist(), strict=True) if not kept]
                     counts["payloads"] = remove_payloads(self._db, gone)
             if not found:
                 return
-            (after, _) = found[-1]
+            after = found[-1][0]
 
     def _are_left(self, ids: Numbers) -> NDArray[np.bool_]:
         """Which tuples are vertices, or intermediate."""

@@ -12,11 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from collector.store import captured_graph
+from collector.store import captured_graph, sums
 from collector.store.errors import StoreUnusable
+from collector.store.feed import sealed_changes
 from collector.store.packing import unpack_groups
-from collector.store.pages import MIXED
+from collector.store.pages import MIXED, sealed_fragment
+from collector.store.payloads import sealed_payload
 from collector.store.tables import Tables
+from collector.store.vertices import sealed_edges, sum_of_sink
 
 APPLICATION_ID = 0x54686C6E
 
@@ -162,17 +165,20 @@ _IDENTITY = """
 CREATE TABLE identity (id TEXT NOT NULL); -- of this store, whatever it is called
 INSERT INTO identity VALUES (lower(hex(randomblob(4))));
 """
+_SEALED = f"ALTER TABLE sinks ADD COLUMN sum INTEGER NOT NULL DEFAULT 0; -- of a row, but for its edges {sums.SCHEMA}"
 
 
-def _turn_origins(db: sqlite3.Connection) -> None:
+def _turn_origins(db: sqlite3.Connection, _: int) -> None:
     """What is derived from an origin: so far, only the origins of what is derived were kept."""
-    tables = Tables(db)
-    for entries in tables.origins.every():
-        order = np.argsort(entries[1], kind="stable")
-        tables.derived.add([entries[1][order], entries[0][order]], MIXED)
+    derived = Tables(db).derived
+    for (page,) in db.execute("SELECT DISTINCT page FROM origin_pages ORDER BY page").fetchall():
+        fragments = db.execute("SELECT data FROM origin_pages WHERE page=? ORDER BY number", (page,))
+        ids, origins = unpack_groups([data for (data,) in fragments], _PAGE_TABLES["origin"], 2)
+        order = np.lexsort((ids, origins))
+        derived.add([origins[order], ids[order]], MIXED)
 
 
-def _bound_fragments(db: sqlite3.Connection) -> None:
+def _bound_fragments(db: sqlite3.Connection, _: int) -> None:
     """From which to which number every fragment goes."""
     for name, width in _PAGE_TABLES.items():
         update = f"UPDATE {name}_pages SET first=?, last=?, least=?, most=? WHERE number=?"
@@ -182,13 +188,36 @@ def _bound_fragments(db: sqlite3.Connection) -> None:
             db.execute(update, (int(ids[0]), int(ids[-1]), int(second.min()), int(second.max()), number))
 
 
-Step = tuple[str, Callable[[sqlite3.Connection], None] | None]
-"""Statements, and what has to be done with what is there."""
+def _seal(db: sqlite3.Connection, version: int) -> None:
+    """Every packed value gets its seal, and every table its sum; `version` is that of the store so far."""
+    for table in [name for name in _PAGE_TABLES if name != "derived" or version >= _WITH_DERIVED]:
+        _rewrite(db, f"{table}_pages", "tag, first, last, least, most", sealed_fragment(f"{table}_pages"))
+    _rewrite(db, "feed", "batch, kind, stamp, count", sealed_changes)
+    _rewrite(db, "payloads", "number, start, seq, kind, last_ts", sealed_payload)
+    for (each,) in db.execute("SELECT id FROM sinks").fetchall():
+        *row, edges = db.execute(
+            "SELECT id, ts, stamp, label_stamp, flags, origins, edges FROM sinks WHERE id=?", (each,)
+        ).fetchone()
+        changed = (sealed_edges(each, edges), sum_of_sink(*row), each)
+        db.execute("UPDATE sinks SET edges=?, sum=? WHERE id=?", changed)
+    sums.sum_up(db)
+
+
+def _rewrite(db: sqlite3.Connection, table: str, columns: str, seal: Callable[..., bytes]) -> None:
+    for (number,) in db.execute(f"SELECT number FROM {table}").fetchall():
+        row = db.execute(f"SELECT {columns}, data FROM {table} WHERE number=?", (number,)).fetchone()
+        db.execute(f"UPDATE {table} SET data=? WHERE number=?", (seal(*row), number))
+
+
+Step = tuple[str, Callable[[sqlite3.Connection, int], None] | None]
+"""Statements, and what has to be done with what is there, given the version that it was of."""
+_WITH_DERIVED = 3
 STEPS: tuple[Step, ...] = (
     (_GRAPH + _PAGES + _PAYLOADS + _AGENTS + _CAPTURED, None),
     (_KEPT_FOR_A_TIME, None),
     (_ASKED_FOR + captured_graph.TABLES + captured_graph.FILL, _turn_origins),
     (_BOUNDED + _IDENTITY, _bound_fragments),
+    (_SEALED, _seal),
 )
 """Step n makes version n + 1 of version n. A step that was released is never changed. What has to be done with what is
 there is done to the tables of the last version."""
@@ -217,6 +246,6 @@ def migrate(db: sqlite3.Connection, version: int) -> None:
             db.execute(statement)
     for _, fill in STEPS[version:]:
         if fill is not None:
-            fill(db)
+            fill(db, version)
     db.execute(f"PRAGMA application_id={APPLICATION_ID}")
     db.execute(f"PRAGMA user_version={len(STEPS)}")

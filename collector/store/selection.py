@@ -20,6 +20,7 @@ from collector.store.late import NOT_VIA, LateRows
 from collector.store.packing import among, distinct, groups_of, spans_of, unpack
 from collector.store.replay import Replay
 from collector.store.tables import Tables
+from collector.store.vertices import SINK_AND_EDGES, sink_of, unsealed_edges
 from protocol.chunks import Numbers
 from protocol.graph import Edges, GraphBatch, LostOrigins, Reason, SinkLabels, Sinks, Sources
 
@@ -87,11 +88,12 @@ def select(tables: Tables, batch: GraphBatch, late: LateRows, query: int, replay
 
 def _stored_sinks(db: sqlite3.Connection, ids: Numbers) -> dict[int, StoredSink]:
     stored: dict[int, StoredSink] = {}
-    query = "SELECT label_stamp IS NOT NULL, edges FROM sinks WHERE id=?"
+    query = f"{SINK_AND_EDGES} WHERE id=?"
     for each in ids.tolist():
         found = db.execute(query, (each,)).fetchone()
         if found:
-            stored[each] = StoredSink(bool(found[0]), found[1])
+            sink = sink_of(found[:-1])
+            stored[each] = StoredSink(sink.label_stamp is not None, unsealed_edges(each, found[-1]))
     return stored
 
 

@@ -6,19 +6,25 @@ came directly from the sources of its edges.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 
 from collector.store.packing import among, unpack
+from collector.store.seal import NotAsWritten, named, sealed, unsealed
 from collector.store.tables import Tables
 from protocol.chunks import Numbers
 from protocol.graph import SinkFlag
 
 _AT_ONCE = 500
 _FLAGS = [SinkFlag(number) for number in range(2 * max(SinkFlag))]  # looked up faster than made
-SINK = "SELECT id, ts, stamp, label_stamp, flags, origins FROM sinks"
+_SINK = struct.Struct("<6q?")
+SINK = "SELECT id, ts, stamp, label_stamp, flags, origins, sum FROM sinks"
+SINK_AND_EDGES = "SELECT id, ts, stamp, label_stamp, flags, origins, sum, edges FROM sinks"
+EDGES = "SELECT id, edges FROM sinks WHERE id=?"
 
 
 class Sink(NamedTuple):
@@ -61,10 +67,30 @@ class Derivation(NamedTuple):
     is_late: bool
 
 
-def sink_of(row: tuple[int, int, int, int | None, int, int]) -> Sink:
+def sink_of(row: tuple[Any, ...]) -> Sink:
     """A row of the table."""
-    tuple_id, ts, stamp, label_stamp, flags, origins = row
+    tuple_id, ts, stamp, label_stamp, flags, origins, its_sum = row
+    if sum_of_sink(tuple_id, ts, stamp, label_stamp, flags, origins) != its_sum:
+        raise NotAsWritten(f"sinks: {named(tuple_id)} is not as it was written")
     return Sink(tuple_id, ts, stamp, label_stamp, _FLAGS[flags], origins)
+
+
+def sum_of_sink(tuple_id: int, ts: int, stamp: int, label_stamp: int | None, flags: int, origins: int) -> int:
+    """The checksum of a row, but for its edges."""
+    return crc32(_SINK.pack(tuple_id, ts, stamp, label_stamp or 0, flags, origins, label_stamp is None))
+
+
+def sealed_edges(tuple_id: int, packed: bytes) -> bytes:
+    """The edges of a sink as they are stored."""
+    return sealed(packed, tuple_id & 0xFFFFFFFF)
+
+
+def unsealed_edges(tuple_id: int, data: Any) -> bytes:
+    """The packed edges of a sink: source, flags."""
+    found = unsealed(data, tuple_id & 0xFFFFFFFF)
+    if found is None:
+        raise NotAsWritten(f"sinks: the edges of {named(tuple_id)} are not as they were written")
+    return found
 
 
 def find_tuples(tables: Tables, ids: Iterable[int], likely_sinks: Iterable[int] = ()) -> dict[int, TupleFound]:
@@ -111,9 +137,9 @@ def origins_of(tables: Tables, ids: Iterable[int]) -> list[Derivation]:
         for each, origin in zip(derived.tolist(), origins.tolist(), strict=True)
     }
     for each in wanted[~among(wanted, np.unique(derived))].tolist():
-        row = tables.db.execute("SELECT edges FROM sinks WHERE id=?", (each,)).fetchone()
+        row = tables.db.execute(EDGES, (each,)).fetchone()
         if row:
-            for origin in unpack(row[0], 2)[0].tolist():
+            for origin in unpack(unsealed_edges(*row), 2)[0].tolist():
                 found[origin, each] = Derivation(origin, each, False)
             for origin, _ in (pair for pair in late if pair[1] == each):
                 found[origin, each] = Derivation(origin, each, True)

@@ -28,6 +28,7 @@ from collector.store.replay import Replay, shards_behind
 from collector.store.retention import Removed, remove_before
 from collector.store.selection import News, select
 from collector.store.tables import Tables, add_counts
+from collector.store.vertices import sealed_edges, sum_of_sink
 from protocol.graph import GraphBatch
 from protocol.records import BEGINNING
 from protocol.wire.sections import Kind
@@ -251,16 +252,22 @@ class StoreWriter:
         packed = pack_groups([edges.source, edges.flags], starts)
         of_sink = dict(zip(edges.sink[starts].tolist(), zip(sizes, packed, strict=True), strict=True))
         flags = dict(zip(news.sink_labels.id.tolist(), news.sink_labels.flags.tolist(), strict=True))
-        rows = [
-            (each, ts, stamp, stamp if each in flags else None, flags.pop(each, 0), *of_sink.pop(each, (0, b"")))
-            for each, ts in zip(news.sinks.id.tolist(), news.sinks.ts.tolist(), strict=True)
-        ]
-        self._db.executemany("INSERT INTO sinks VALUES (?,?,?,?,?,?,?)", rows)
+        rows = []
+        for each, ts in zip(news.sinks.id.tolist(), news.sinks.ts.tolist(), strict=True):
+            label, flag = (stamp, flags.pop(each)) if each in flags else (None, 0)
+            size, data = of_sink.pop(each, (0, b""))
+            row = (each, ts, stamp, label, flag, size)
+            rows.append((*row, sealed_edges(each, data), sum_of_sink(*row)))
+        self._db.executemany("INSERT INTO sinks VALUES (?,?,?,?,?,?,?,?)", rows)
+        changed = {*of_sink, *flags}
         for each, (size, more) in of_sink.items():
             parts = [unpack(data, 2) for data in (news.stored[each].edges, more)]
             both = pack([np.concatenate(column) for column in zip(*parts, strict=True)])
-            self._db.execute("UPDATE sinks SET origins=origins+?, edges=? WHERE id=?", (size, both, each))
+            data = sealed_edges(each, both)
+            self._db.execute("UPDATE sinks SET origins=origins+?, edges=? WHERE id=?", (size, data, each))
         self._db.executemany(
             f"UPDATE sinks SET label_stamp={stamp:d}, flags=? WHERE id=?",
             [(flag, each) for each, flag in flags.items()],
         )
+        sum_up = "UPDATE sinks SET sum=sum_of_sink(id, ts, stamp, label_stamp, flags, origins) WHERE id=?"
+        self._db.executemany(sum_up, [(each,) for each in changed])

@@ -31,6 +31,15 @@ def serve(
         float,
         typer.Option(metavar="SECONDS", help="How long an answer may take before it is given up.", min=0.1, max=600),
     ] = 10.0,
+    check_every: Annotated[
+        float,
+        typer.Option(
+            metavar="HOURS",
+            help="How often to look through the whole store, when the machine is idle; 0: never.",
+            min=0,
+            max=24 * 366,
+        ),
+    ] = 24.0,
     as_json: JsonLogs = False,
 ) -> None:
     """Serve the REST API: which readings caused a result, which results a reading touched, and much more.
@@ -57,7 +66,8 @@ def serve(
         path = open_store(store).path
     except (CannotListen, StoreError) as error:
         fail(str(error))
-    options = ServerOptions(listen_at, Settings(path, address("--mqtt", mqtt, least_port=1) if mqtt else None, longest))
+    link = address("--mqtt", mqtt, least_port=1) if mqtt else None
+    options = ServerOptions(listen_at, Settings(path, link, longest, check_every * 3600 or None))
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run(options))
