@@ -1,7 +1,7 @@
 """Looks through the whole store now and then, in a process of its own that gives way to everybody.
 
-Whoever reads a packed value that has changed notices. What no reader would notice (a plain value, a row that an index no
-longer leads to) is found here, and from then on the store is not served: no answer is better than a wrong one.
+Whoever reads a packed value that has changed notices. What no reader would notice (a plain value, a row that an index
+no longer leads to) is found here, and from then on the store is not served: no answer is better than a wrong one.
 """
 
 from __future__ import annotations
