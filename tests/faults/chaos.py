@@ -17,6 +17,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from random import SystemRandom
@@ -69,10 +70,11 @@ def play_simulation(seeds: Iterable[int], report: Report) -> None:
         try:
             summary: Any = runs.run_seed(seed)
         except Exception as error:
-            say(f"simulation, seed {seed}: BAD\n  {error}")
-            report.add_simulated(seed, str(error))
+            told = "".join(traceback.format_exception_only(error))
+            say(f"simulation, seed {seed}: BAD\n{told}")
+            report.add_simulated(seed, told)
         else:
-            report.add_simulated(seed, None, summary.line())
+            report.add_simulated(seed, None, summary.happened)
 
 
 def seeds_until(time_s: float) -> Iterator[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.faults.chain.run import Outcome
@@ -22,7 +23,7 @@ class Report:
         self.folder = folder
         self.runs: list[Outcome] = []
         self.simulated = 0
-        self.simulated_last = ""
+        self.simulated_faults: Counter[str] = Counter()
         self.simulated_bad: dict[int, str] = {}
 
     @property
@@ -33,17 +34,19 @@ class Report:
         """A run of the whole chain."""
         self.runs.append(outcome)
 
-    def add_simulated(self, seed: int, error: str | None, line: str = "") -> None:
-        """A simulated run; the error is what was wrong with it."""
+    def add_simulated(self, seed: int, error: str | None, faults: Mapping[str, int] | None = None) -> None:
+        """A simulated run: what was wrong with it, or how often there was each kind of fault in it."""
         self.simulated += 1
-        self.simulated_last = line or self.simulated_last
+        self.simulated_faults.update(faults or {})
         if error is not None:
             self.simulated_bad[seed] = error
 
     def summary(self) -> str:
         """All of it in a line."""
-        good = sum(each.is_good for each in self.runs)
-        parts = [f"{good} of {len(self.runs)} runs of the whole chain are good"]
+        parts: list[str] = []
+        if self.runs or not self.simulated:
+            good = sum(each.is_good for each in self.runs)
+            parts.append(f"{good} of {len(self.runs)} runs of the whole chain are good")
         if self.simulated:
             parts.append(f"{self.simulated - len(self.simulated_bad)} of {self.simulated} simulated runs are good")
         return "; ".join(parts)
@@ -54,7 +57,7 @@ class Report:
         (self.folder / "report.md").write_text(self.markdown())
         told = {
             "runs": [each.as_dict() | {"replay": self._replay("chain", each.seed)} for each in self.runs],
-            "simulated": {"runs": self.simulated, "bad": self.simulated_bad},
+            "simulated": {"runs": self.simulated, "faults": self.simulated_faults, "bad": self.simulated_bad},
         }
         (self.folder / "report.json").write_text(json.dumps(told, indent=1) + "\n")
 
@@ -63,6 +66,9 @@ class Report:
         parts = ["# Fault laboratory", self.summary() + "."]
         if self.runs:
             parts += ["## Runs of the whole chain", self._table(), "## Faults", self._faults()]
+        if self.simulated_faults:
+            rows = [f"| {kind} | {times} |" for kind, times in sorted(self.simulated_faults.items())]
+            parts += ["## What happened in simulated runs", "\n".join(["| | times |", "|---|---|", *rows])]
         failures = [(each.seed, "chain", each.findings) for each in self.runs if not each.is_good]
         failures += [(seed, "simulation", [error]) for seed, error in self.simulated_bad.items()]
         if failures:

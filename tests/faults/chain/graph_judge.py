@@ -41,10 +41,10 @@ class Graph:
     """What the store holds at the end."""
 
     results: list[Result] = field(default_factory=list)
-    readings: dict[int, tuple[int, Any]] = field(default_factory=dict)
-    """When each source vertex was, and what it said."""
     agent_of: dict[int, str] = field(default_factory=dict)
     """Whose reading each source vertex is."""
+    readings: dict[int, tuple[int, Any]] = field(default_factory=dict)
+    """When each of them was, and what it said, if that was not given up."""
     counters: dict[str, int] = field(default_factory=dict)
 
     def of(self, agent: str, *streams: str) -> list[Result]:
@@ -85,9 +85,9 @@ def read_graph(store: str, told: Log) -> Graph:
             graph.results.append(
                 Result(each.id, each.ts, agent, nonce, stream, payload, is_incomplete, sources, late, lost)
             )
-        sources_said = reader.payloads([each.id for each in reader.every_source()])
-        graph.readings = {each: (payload.ts, payload.value) for each, payload in sources_said.items()}
-        graph.agent_of = {each: told.streams[each >> SEQ_BITS][0] for each in sources_said}
+        graph.agent_of = {each.id: told.streams[each.id >> SEQ_BITS][0] for each in reader.every_source()}
+        known = reader.payloads(graph.agent_of)
+        graph.readings = {each: (payload.ts, payload.value) for each, payload in known.items()}
         graph.counters = reader.counters()
     return graph
 

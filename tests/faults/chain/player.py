@@ -13,7 +13,7 @@ from shutil import rmtree
 
 from tests.faults.chain.schedule import AGENTS, CHECKPOINT, CLOUD, LINK_KINDS, WATCH, Fault, Kind
 from tests.faults.chain.stage import Incident, Stage, fair_weather
-from tests.faults.chain.works import GAUGE, clock_file, plan_file
+from tests.faults.chain.works import GAUGE, clock_file, end_file, plan_file
 
 Undo = Callable[[], object]
 _TICK_S = 0.05
@@ -40,7 +40,10 @@ class Player:
             while waiting or under_way or time.monotonic() < begun + schedule.duration_s:
                 now = time.monotonic()
                 for fault in [each for each in waiting if now >= begun + each.at_s]:
-                    if self._can_begin(fault):
+                    if fault.ends_receiver and end_file(stage.folder).exists():
+                        waiting.remove(fault)
+                        self.left_out.append(fault)
+                    elif self._can_begin(fault):
                         waiting.remove(fault)
                         stage.say(f"{now - begun:5.1f} s  {fault.kind} at {fault.target} for {fault.for_s:.1f} s")
                         under_way.append((now + fault.for_s, _BEGIN[fault.kind](stage, fault)))

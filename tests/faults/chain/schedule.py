@@ -64,6 +64,12 @@ class Fault:
         return f"{self.at_s:5.1f} s  {self.kind} at {self.target} for {self.for_s:.1f} s"
 
     @property
+    def ends_receiver(self) -> bool:
+        """Whether an agent that receives from others is started anew. If they have come to their ends by then, and it
+        has taken that over, it waits for their next start."""
+        return self.target in (MILL, YARD) and self.kind in (Kind.KILL, Kind.SLEEP, Kind.REFLASH, Kind.REPLAN)
+
+    @property
     def busies(self) -> frozenset[str]:
         """What no other fault may touch meanwhile."""
         if self.kind == Kind.BLACKOUT:
@@ -158,8 +164,8 @@ def schedule(seed: int, duration_s: float = 30.0) -> Schedule:
     wanted = dice.randint(*FAULTS)
     while len(chosen) < wanted or len({each.kind for each in chosen}) < LEAST_KINDS:
         made = _made(_chosen(_CHOICES, dice), dice, duration_s)
-        if ends_at_s is not None and (made.kind, made.target) == (Kind.REFLASH, MILL):
-            continue  # a new mill knows nothing of a quarry that has ended, and waits for it
+        if made.ends_receiver and ends_at_s is not None and made.at_s + made.for_s + _APART_S > ends_at_s:
+            continue
         if not any(_meet(made, each) for each in chosen):
             chosen.append(made)
     return Schedule(

@@ -60,7 +60,7 @@ def _count_of_the_store(stage: Stage, graph: Graph) -> Iterator[str]:
     for name, value in graph.counters.items():
         if served.get(f"threadline_store_{name}") != value:
             yield f"the API counts {served.get(f'threadline_store_{name}')} {name}, and the store {value}"
-    counted = {"sinks": len(graph.results), "sources": len(graph.readings), "edges": graph.edges, "late": graph.late}
+    counted = {"sinks": len(graph.results), "sources": len(graph.agent_of), "edges": graph.edges, "late": graph.late}
     counted["lost"] = sum(len(each.lost) for each in graph.results)
     for name, value in counted.items():
         if graph.counters.get(name, 0) != value:

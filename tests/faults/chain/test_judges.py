@@ -41,12 +41,15 @@ class Day:
             made += f"made {mark} {(10 * load + 10) * SECOND_NS} {','.join(map(str, numbers))}\n"
             self._result(QUARRY, "loads", {"mark": mark, "numbers": numbers}, [self._stones[each] for each in numbers])
         notes_file(folder, QUARRY).write_text(f"life 1 0\n{took}{made}")
-        notes_file(folder, MILL).write_text("life 2 0\n")
-        notes_file(folder, YARD).write_text("life 3 0\n")
+        hard = [number for number in self._stones if number % 3]
+        cut = "".join(f"made b-{number} {number * SECOND_NS} {number}\n" for number in hard)
+        notes_file(folder, MILL).write_text(f"life 2 0\n{cut}")
+        wall = f"made w-0 {STONES * SECOND_NS} {','.join(map(str, hard))}\n"
+        notes_file(folder, YARD).write_text(f"life 3 0\n{wall}")
         notes_file(folder, GAUGE).write_text("life 4 0\n")
-        for number, stone in self._stones.items():
-            if number % 3:
-                self._result(MILL, "blocks", {"number": number, "square": number**2}, [stone])
+        for number in hard:
+            self._result(MILL, "blocks", {"number": number, "square": number**2}, [self._stones[number]])
+        self._result(YARD, "walls", {"mark": "w-0", "numbers": hard}, [self._stones[number] for number in hard])
         for ts, values, readings in accidents_in_one_process(1):
             sources = [self._reading("accidents-roadside", at, dict(enumerate(said))) for at, said in readings]
             self._result(CENTER, "accidents", dict(enumerate(values)), sources, ts)
@@ -61,10 +64,10 @@ class Day:
         result = Result(next(self._ids), ts, agent, NONCES[agent], stream, said, False, sources, [], [])
         self.graph.results.append(result)
 
-    def happened(self, kind: str, at_s: float) -> None:
-        """To the quarry. Afterwards nobody compares it with one process."""
+    def happened(self, kind: str, at_s: float, agent: str = QUARRY) -> None:
+        """Afterwards nobody compares the agent with one process."""
         at_ns = int(at_s * SECOND_NS)
-        self.stage.incidents.append(Incident(QUARRY, kind, at_ns, at_ns))
+        self.stage.incidents.append(Incident(agent, kind, at_ns, at_ns))
 
     def without(self, is_missing: Callable[[Result], bool]) -> None:
         self.graph.results = [each for each in self.graph.results if not is_missing(each)]
@@ -145,6 +148,17 @@ def test_an_incomplete_result_though_no_card_was_wiped(day: Day) -> None:
     assert day.findings() == []
     result.lost = []
     assert len(day.findings()) == 1
+
+
+def test_a_block_that_came_to_nothing(day: Day, tmp_path: Path) -> None:
+    (wall,) = day.graph.of(YARD, "walls")
+    *numbers, last = wall.said["numbers"]
+    notes = notes_file(tmp_path, YARD)
+    notes.write_text(notes.read_text().replace(f",{last}\n", "\n"))
+    wall.said, wall.sources = {"mark": "w-0", "numbers": numbers}, wall.sources[:-1]
+    assert len(day.findings()) == 1 and "blocks in walls" in day.findings()[0]
+    day.happened("kill", last + 0.5, MILL)
+    assert day.findings() == []
 
 
 def test_an_accident_is_missing(day: Day) -> None:

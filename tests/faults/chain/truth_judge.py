@@ -113,6 +113,7 @@ class TruthJudge:
         yield from self._windows(YARD, "walls")
         yield from self._windows(GAUGE, "means")
         yield from self._blocks()
+        yield from self._walls()
         yield from self._accidents()
         yield from self._unhurt()
 
@@ -183,6 +184,18 @@ class TruthJudge:
             missing = {each: at_ns for each, at_ns in missing.items() if each not in lost}
         missing = self._without_named(missing, QUARRY, f"stones for {MILL}")
         yield from _told_missing(f"{MILL}: blocks", missing, len(there))
+
+    def _walls(self) -> Iterator[str]:
+        """Every block of the mill is in a wall of the yard, unless that was stopped with open windows."""
+        if any(each.agent == YARD and each.kind in ("kill", "sleep") for each in self._stage.incidents):
+            return
+        made = {each.numbers[0]: each.at_ns for each in self._notes[MILL].made.values()}
+        used = {number for wall in self._graph.of(YARD, "walls") for number in wall.said["numbers"]}
+        cut = {result.said["number"] for result in self._graph.of(MILL, "blocks")}
+        missing = {str(number): made.get(number, 0) for number in cut - used}
+        missing = self._without_young(missing, MILL, "kill")
+        missing = self._without_wiped(missing, [made[each] for each in used], self._stage.wiped.get(MILL, []))
+        yield from _told_missing(f"{YARD}: blocks in walls", missing, len(used))
 
     def _between_cards(self, found: Mapping[int, Sequence[Result]], wiped_ns: int) -> tuple[float, float]:
         """Between the last block of the mill that has left a card and the first one of the next card."""

@@ -9,7 +9,7 @@ A worker notes what it does before it does it, one unbuffered write per line, so
 
     life NONCE NS                 the agent has started
     took NUMBER TS NS             the source is about to give this number, at this monotonic time
-    made MARK NS NUMBER,...       a window is about to give a result that came from these numbers
+    made MARK NS NUMBER,...       a result is about to be given that came from these numbers
 
 A source goes on behind the last number that it has noted, like a sensor for which time goes on. How the clock of a
 worker is wrong, which plan it has, and how large its readings are, stands in files that it reads when it starts.
@@ -141,8 +141,13 @@ def quarry(folder: Path) -> Plan:
 
 
 def mill(folder: Path) -> Plan:
-    plan = Plan(MILL)
-    blocks = plan.receive("stones", QUARRY).filter(is_hard).map(cut)
+    plan, notes = Plan(MILL), Notebook(folder, MILL)
+
+    def noted(stone: dict[str, Any]) -> dict[str, int]:
+        notes.made([stone["number"]])
+        return cut(stone)
+
+    blocks = plan.receive("stones", QUARRY).filter(is_hard).map(noted)
     blocks.sink("blocks")
     blocks.send("cut", to=[YARD])
     return plan
