@@ -15,11 +15,14 @@ import os
 import shutil
 import socket
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from spark_jobs.checkpoint_files import faults
 
 _FORMAT = 2
 _MANIFEST = "threadline.json"
@@ -80,6 +83,16 @@ class Checkpoint:
         """From where on."""
         return self.upto(batch - 1) if batch else json.dumps(self.start)
 
+    def check_files(self) -> None:
+        """CheckpointUnusable if Spark's files are not as they were written, or not all there."""
+        try:
+            found = list(faults(self.folder, self.committed))
+        except OSError as error:
+            raise CheckpointUnusable(f"{self.folder} cannot be read: {error}") from error
+        if found:
+            more = f", and {len(found) - 1} more files are damaged or gone" if len(found) > 1 else ""
+            raise CheckpointUnusable(f"{found[0]}{more}: put back a copy of the whole folder, {_WAY_OUT}")
+
     def belongs_to(self, last_batch: Callable[[str], int | None]) -> None:
         """CheckpointUnusable if the store, which tells its last batch of a query, does not have what Spark has
         committed: nobody would ever tell it again. Nor may it have more than the one that Spark runs next: it would
@@ -133,9 +146,19 @@ def opened(folder: Path, settings: Settings, start: Offset) -> Iterator[Checkpoi
 def made_with(folder: Path) -> Settings:
     """What a checkpoint was made with; nothing if there is none, or none that can be read."""
     try:
-        return dict(json.loads((folder / _MANIFEST).read_text())["settings"])
+        return dict(_manifest(folder / _MANIFEST)["settings"])
     except (OSError, ValueError, KeyError, TypeError):
         return {}
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    """What stands in it. Those of older versions have no check."""
+    found = json.loads(path.read_bytes())
+    if found["format"] == _FORMAT:
+        is_sound = "check" not in found or found.pop("check") == _check(found)
+        if not is_sound or found.keys() != {"format", "settings", "start"}:
+            raise ValueError("it is not as it was written")
+    return dict(found)
 
 
 def _refuse_others(folder: Path) -> None:
@@ -172,7 +195,7 @@ def _begun(folder: Path, settings: Settings, start: Offset) -> Offset:
             )
         return _begin(path, settings, start)
     try:
-        manifest = json.loads(path.read_text())
+        manifest = _manifest(path)
         made_with, began = dict(manifest["settings"]), dict(manifest["start"])
         format_ = manifest["format"]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -191,8 +214,29 @@ def _begun(folder: Path, settings: Settings, start: Offset) -> Offset:
 
 
 def _begin(path: Path, settings: Settings, start: Offset) -> Offset:
-    write_durably(path, json.dumps({"format": _FORMAT, "settings": dict(settings), "start": start}, indent=1) + "\n")
+    manifest = {"format": _FORMAT, "settings": dict(settings), "start": start}
+    write_durably(path, json.dumps({**manifest, "check": _check(manifest)}, indent=1) + "\n")
     return start
+
+
+def write_checked(path: Path, value: Any) -> None:
+    """Put a value into a file, durably, so that nobody takes another for it."""
+    write_durably(path, json.dumps({"value": value, "check": _check(value)}))
+
+
+def read_checked(path: Path) -> Any:
+    """The value again. ValueError if the file is not as it was written, FileNotFoundError if it is not there."""
+    try:
+        found = json.loads(path.read_bytes())
+        if found["check"] != _check(found["value"]):
+            raise ValueError("wrong check")
+        return found["value"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not as it was written ({error})") from error
+
+
+def _check(value: Any) -> int:
+    return zlib.crc32(json.dumps(value, sort_keys=True).encode())
 
 
 def write_durably(path: Path, text: str) -> None:

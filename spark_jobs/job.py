@@ -75,6 +75,7 @@ class Job:
         start = offset_of({shard: self._log.start(shard) for shard in self._log.shards()})
         self._listen()
         with opened(options.checkpoint, options.settings, start) as checkpoint:
+            checkpoint.check_files()
             checkpoint.belongs_to(self._writer.last_batch)
             try:
                 spark = start_session(options.session, checkpoint)

@@ -6,7 +6,6 @@ a micro-batch that is run again reads the same rows. A shard that an offset does
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 from protocol.row import Row
-from spark_jobs.checkpoint import write_durably
+from spark_jobs.checkpoint import read_checked, write_checked
 from spark_jobs.chunk_rows import SCHEMA, record_batches
 from spark_jobs.chunks import Chunk
 from spark_jobs.placement import Placement
@@ -176,13 +175,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """The checkpoint is so far that nothing before this place will be read for it again."""
-        write_durably(self._stream.checkpoint / POSITION_FILE, json.dumps(end))
+        write_checked(self._stream.checkpoint / POSITION_FILE, end)
 
 
 def passed(checkpoint: Path) -> Positions:
-    """Up to where a checkpoint needs the log no more: what retention may go by."""
+    """Up to where a checkpoint needs the log no more: what retention may go by. ValueError if nobody knows any more."""
     try:
-        return positions_of(json.loads((checkpoint / POSITION_FILE).read_text()))
+        return positions_of(read_checked(checkpoint / POSITION_FILE))
     except FileNotFoundError:
         return {}
 

@@ -7,7 +7,6 @@ as needed to label what is there, and no further: a fleet that starts anew much 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import cast
@@ -21,9 +20,9 @@ from protocol.row import Row
 from protocol.wire.sections import Kind, decode_section
 from protocol.wire.values import decode
 from spark_jobs.agents import Agent
-from spark_jobs.checkpoint import write_durably
+from spark_jobs.checkpoint import read_checked, write_checked
 from spark_jobs.flat_rows import ENDING, reached_ms
-from spark_jobs.log_source import FIRST, Log, Position
+from spark_jobs.log_source import FIRST, Log, LogUnreadable, Position
 from spark_jobs.native_mu import NativeOptions
 from spark_jobs.reach import Reaches
 from spark_jobs.ways import ways_of
@@ -119,12 +118,17 @@ class EndingLog:
         passing_all = horizon.latest_ms + behind_ms + 1
         if passing_all in ends:
             return False
-        write_durably(self._path, json.dumps([*ends, passing_all]))
+        write_checked(self._path, [*ends, passing_all])
         return True
 
     def _ends(self) -> list[int]:
         """The times that were passed so far."""
-        found: list[int] = json.loads(self._path.read_text()) if self._path.exists() else []
+        try:
+            found: list[int] = read_checked(self._path)
+        except FileNotFoundError:
+            return []
+        except ValueError as error:
+            raise LogUnreadable(f"{error}: a new --checkpoint folder replays the log") from error
         return found
 
     def shards(self) -> Sequence[int]:

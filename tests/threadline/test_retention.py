@@ -10,7 +10,7 @@ import pytest
 
 from collector.log import ShardWriter
 from collector.store import StoreReader, StoreUnavailable
-from spark_jobs.checkpoint import write_durably
+from spark_jobs.checkpoint import write_checked
 from tests.collector.log.batches import NextSeqs, batch
 from tests.collector.store.graphs import QuickWriter, graph_batch, tuple_id
 from tests.support.waiting import wait_until
@@ -32,9 +32,9 @@ def test_segments_go_when_they_are_passed_and_old(tmp_path: Path) -> None:
     for path in segments[:4]:
         os.utime(path, (long_ago, long_ago))
     assert remove_passed(log, checkpoint, 3_600) == {}  # nothing was passed
-    write_durably(checkpoint / "log-position.json", '{"3": [3, 1], "9": [1, 0]}')
+    write_checked(checkpoint / "log-position.json", {"3": [3, 1], "9": [1, 0]})
     assert remove_passed(log, checkpoint, 3_600) == {3: [1, 2]}  # the third is not passed
-    write_durably(checkpoint / "log-position.json", '{"3": [7, 0]}')
+    write_checked(checkpoint / "log-position.json", {"3": [7, 0]})
     assert remove_passed(log, checkpoint, 3_600) == {3: [3, 4]}  # the fifth is young
     assert remove_passed(log, checkpoint, 0) == {3: [5, 6]}  # the last is being written
 

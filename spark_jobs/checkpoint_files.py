@@ -1,0 +1,82 @@
+"""Whether Spark's files in a checkpoint are as they were written, and all there, before Spark begins.
+
+Hadoop leaves a file of checksums beside every file that Spark writes (`.NAME.crc`: one for each 512 bytes), and Spark's
+own readers go by it. But they read what they need when they need it, and tell of damage in pages of Java. Here all of
+it is read at once, and what is wrong has the name of a file.
+
+A file may be without its checksums: a crash came between the two. State that is newer than what is committed does not
+count: Spark writes it once more. What has other content than it should, with the checksums of that, cannot be told.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+_HEAD = struct.Struct(">4si")
+_MAGIC = b"crc\0"
+_STATE = (".changelog", ".zip")
+
+
+def faults(folder: Path, committed: int | None) -> Iterator[str]:
+    """What is wrong with the files of a checkpoint, of which the last committed batch is known."""
+    version = -1 if committed is None else committed
+    for path in [folder / "metadata", *_files(folder / "offsets"), *_files(folder / "commits")]:
+        yield from _unsound(path)
+    if committed is not None and not (folder / "offsets" / str(committed)).exists():
+        yield f"{folder / 'offsets' / str(committed)} is gone"
+    state: dict[Path, set[str]] = defaultdict(set)
+    for path in _files(folder / "state"):
+        number = _version(path)
+        if number is None or number <= version + 1:
+            yield from _unsound(path)
+        if number is not None:
+            state[path.parent].add(path.name)
+    for store, names in sorted(state.items()):
+        snapshots = [_version(Path(name)) or 0 for name in names if name.endswith(".zip")]
+        start = max((each for each in snapshots if each <= version + 1), default=0)
+        for number in range(start + 1, version + 2):
+            if f"{number}.changelog" not in names:
+                yield f"{store / f'{number}.changelog'} is gone"
+
+
+def _files(folder: Path) -> list[Path]:
+    """All files below a folder that are no checksums and not just being made, and those of which only the checksums are
+    left."""
+    found: set[Path] = set()
+    for path in folder.rglob("*"):
+        name = path.name
+        if name.startswith(".") and name.endswith(".crc") and not name.endswith(".tmp.crc"):
+            found.add(path.with_name(name[1 : -len(".crc")]))
+        elif not name.startswith(".") and path.is_file():
+            found.add(path)
+    return sorted(found)
+
+
+def _version(path: Path) -> int | None:
+    """Of which version of the state a file is, if it is of one."""
+    stem = path.name.partition(".")[0]
+    return int(stem) if path.suffix in _STATE and stem.isdecimal() else None
+
+
+def _unsound(path: Path) -> Iterator[str]:
+    checks = path.with_name(f".{path.name}.crc")
+    if not checks.exists():
+        return
+    try:
+        content, expected = path.read_bytes(), checks.read_bytes()
+    except FileNotFoundError:
+        yield f"{path} is gone"
+        return
+    try:
+        magic, size = _HEAD.unpack_from(expected)
+        if magic != _MAGIC or size <= 0:
+            raise ValueError
+        found = b"".join(zlib.crc32(content[at : at + size]).to_bytes(4, "big") for at in range(0, len(content), size))
+        if found != expected[_HEAD.size :]:
+            raise ValueError
+    except (struct.error, ValueError):
+        yield f"{path} is not as it was written"

@@ -1,0 +1,216 @@
+"""A checkpoint whose files have changed is refused by the name of the file, before Spark begins."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from spark_jobs.checkpoint import Checkpoint, CheckpointUnusable, opened, read_checked, write_checked
+from spark_jobs.checkpoint_files import faults
+from spark_jobs.log_source import passed
+from tests.faults.damage.harm import harms
+from tests.system.graph.city import City, DiskLog, differences
+from threadline.retention import remove_passed
+
+COMMITTED = 5
+SNAPSHOT = 2
+
+
+def write(path: Path, content: bytes) -> None:
+    """As Hadoop does: with checksums beside it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    checks = [zlib.crc32(content[at : at + 512]) for at in range(0, len(content), 512)]
+    path.with_name(f".{path.name}.crc").write_bytes(
+        b"crc\0" + struct.pack(">i", 512) + b"".join(struct.pack(">I", each) for each in checks)
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A checkpoint as Spark leaves it, with files of every kind."""
+    chance = Random(1)
+    made = tmp_path / "checkpoint"
+    with opened(made, {"buckets": 4}, {"0": [1, 0]}):
+        pass
+    write(made / "metadata", b'{"id":"q"}')
+    for batch in range(1, COMMITTED + 2):
+        write(made / "offsets" / str(batch), b'v1\n{"batchWatermarkMs":0}\n{"0":[1,%d]}' % batch)
+        if batch <= COMMITTED:
+            write(made / "commits" / str(batch), b'v1\n{"nextBatchWatermarkMs":0}')
+    for stage, partition in itertools.product("01", "01"):
+        store = made / "state" / stage / partition
+        write(store / f"{SNAPSHOT}.zip", chance.randbytes(1_300))
+        write(store / "SSTs" / f"{chance.randrange(10**9)}.sst", chance.randbytes(2_000))
+        for version in range(1, COMMITTED + 2):
+            write(store / f"{version}.changelog", chance.randbytes(700))
+    write(made / "state" / "0" / "_metadata" / "v2" / "0", b"v2\n{}")
+    return made
+
+
+def files(folder: Path) -> Iterator[Path]:
+    """All that Spark has written, and its checksums."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name not in ("lock", "threadline.json", "spark.log", "log-position.json"):
+            yield path
+
+
+def open_again(folder: Path) -> Checkpoint:
+    with opened(folder, {"buckets": 4}, {"0": [1, 0]}) as found:
+        found.check_files()
+        return found
+
+
+def test_a_checkpoint_that_is_as_it_was_is_gone_on_with(folder: Path) -> None:
+    assert open_again(folder).committed == COMMITTED
+
+
+def test_any_change_of_any_file_is_refused_by_its_name(folder: Path) -> None:
+    for number, path in enumerate(files(folder)):
+        before = path.read_bytes()
+        is_checks = path.name.startswith(".")
+        name = path.name[1:-4] if is_checks else path.name
+        for harm in harms(before, number, 4):
+            path.write_bytes(harm.content)
+            found = list(faults(folder, COMMITTED))
+            assert found == [f"{path.with_name(name)} is not as it was written"] or (is_checks and not found), str(harm)
+        path.write_bytes(before)
+    path = folder / "metadata"
+    path.write_bytes(b"")
+    with pytest.raises(CheckpointUnusable, match=r"/metadata is not as it was written: put back .*, or take a new"):
+        open_again(folder)
+
+
+def test_a_file_that_is_gone_is_named(folder: Path) -> None:
+    for path in [each for each in files(folder) if not each.name.startswith(".")]:
+        before = path.read_bytes()
+        path.unlink()
+        with pytest.raises(CheckpointUnusable, match=rf"{path} is gone.*put back a copy of the whole folder"):
+            open_again(folder)
+        path.write_bytes(before)
+
+
+def test_state_that_is_gone_with_its_checksums_is_missed(folder: Path) -> None:
+    for version in range(SNAPSHOT + 1, COMMITTED + 2):
+        path = folder / "state" / "1" / "0" / f"{version}.changelog"
+        kept = [path, path.with_name(f".{path.name}.crc")]
+        for each in kept:
+            each.rename(f"{each}.away")
+        assert list(faults(folder, COMMITTED)) == [f"{path} is gone"]
+        for each in kept:
+            Path(f"{each}.away").rename(each)
+    for name in (str(COMMITTED), f".{COMMITTED}.crc"):
+        (folder / "offsets" / name).unlink()
+    assert list(faults(folder, COMMITTED)) == [f"{folder / 'offsets' / str(COMMITTED)} is gone"]
+
+
+def test_what_a_crash_leaves_is_no_damage(folder: Path) -> None:
+    store = folder / "state" / "0" / "1"
+    (store / f".{COMMITTED + 1}.changelog.crc").unlink()  # renamed without its checksums
+    (folder / "offsets" / f".{COMMITTED + 1}.crc").unlink()
+    (store / f"{COMMITTED + 2}.changelog").write_bytes(b"not committed")
+    write(store / f"{COMMITTED + 3}.changelog", b"written once more")
+    (store / f"{COMMITTED + 3}.changelog").write_bytes(b"with the checksums of the first time")
+    (store / ".9.changelog.1234.tmp").write_bytes(b"half")
+    (store / "..9.changelog.1234.tmp.crc").write_bytes(b"crc")
+    assert list(faults(folder, COMMITTED)) == []
+    for name in (f"{SNAPSHOT - 1}.changelog", f".{SNAPSHOT - 1}.changelog.crc"):
+        (store / name).unlink()  # no longer needed
+    assert list(faults(folder, COMMITTED)) == []
+
+
+def test_nothing_of_our_own_is_believed_that_has_changed(folder: Path, tmp_path: Path) -> None:
+    manifest = folder / "threadline.json"
+    before = manifest.read_bytes()
+    for harm in harms(before, 1, 60):
+        manifest.write_bytes(harm.content)
+        with pytest.raises(CheckpointUnusable, match=r"threadline\.json cannot be read|is of format"):
+            open_again(folder)
+    manifest.write_bytes(before)
+    open_again(folder)
+    path = tmp_path / "value.json"
+    write_checked(path, {"3": [5, 7]})
+    written = path.read_bytes()
+    assert read_checked(path) == {"3": [5, 7]}
+    for harm in harms(written, 2, 100):
+        path.write_bytes(harm.content)
+        try:
+            assert read_checked(path) == {"3": [5, 7]}, str(harm)  # a blank more, perhaps
+        except ValueError as error:
+            assert "value.json is not as it was written" in str(error)
+
+
+def test_segments_stay_if_nobody_knows_what_was_passed(folder: Path, tmp_path: Path) -> None:
+    write_checked(folder / "log-position.json", {"3": [5, 7]})
+    assert passed(folder) == {3: (5, 7)}
+    text = (folder / "log-position.json").read_text()
+    (folder / "log-position.json").write_text(text.replace("[5, 7]", "[9, 7]"))
+    with pytest.raises(ValueError, match=r"log-position\.json is not as it was written"):
+        remove_passed(tmp_path / "log", folder, 0)
+
+
+# With Spark
+
+
+def spark(base: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "threadline", "spark", "--once", "--max-rows", "8", "--log", str(base / "log")]
+    command += ["--store", f"sqlite:///{base / 'graph.db'}", "--checkpoint", str(base / "checkpoint")]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_spark_itself_never_makes_a_wrong_graph_of_a_damaged_checkpoint(tmp_path: Path) -> None:
+    """Of each kind of file one that has changed, without checksums that would tell: it ends in one line that names the
+    way out, or the file was not needed and the graph is right."""
+    base = tmp_path / "base"
+    count = itertools.count()
+    rounds = list(City(3).rounds(lambda: next(count) == 20))
+    log = DiskLog(base / "log")
+    for rows in rounds[:10]:
+        log.append(rows)
+    assert spark(base).returncode == 0
+    last = max((base / "checkpoint" / "commits").glob("[0-9]*"), key=_number)
+    assert list(faults(base / "checkpoint", int(last.name))) == []
+    for rows in rounds[10:]:
+        log.append(rows)
+    log.close()
+    kept = tmp_path / "kept"
+    shutil.copytree(base, kept)
+    for number, pattern in enumerate(("offsets/*", "commits/*", "state/0/*/*.changelog", "state/*/0/SSTs/*.sst")):
+        _put_back(kept, base)
+        path = max((base / "checkpoint").glob(pattern), key=_number)
+        path.with_name(f".{path.name}.crc").unlink()
+        (harm,) = harms(path.read_bytes(), number, 1)
+        path.write_bytes(harm.content)
+        ended = spark(base)
+        if ended.returncode == 0:
+            assert differences(f"sqlite:///{base / 'graph.db'}", log.told) == [], (path, harm)
+            print(f"{pattern}: {harm}: the graph is right")
+        else:
+            (line,) = [each for each in ended.stderr.splitlines() if each.startswith("threadline:")]
+            assert "--checkpoint" in line and "Traceback" not in ended.stderr, ended.stderr
+            print(f"{pattern}: {harm}: {line}")
+
+
+def _number(path: Path) -> int:
+    stem = path.name.partition(".")[0]
+    return int(stem) if stem.isdecimal() else 0
+
+
+def _put_back(kept: Path, base: Path) -> None:
+    """Store and checkpoint as they were. A checkpoint belongs to one path of a log."""
+    for suffix in ("-wal", "-shm"):
+        (base / f"graph.db{suffix}").unlink(missing_ok=True)
+    shutil.copy(kept / "graph.db", base / "graph.db")
+    shutil.rmtree(base / "checkpoint")
+    shutil.copytree(kept / "checkpoint", base / "checkpoint")
