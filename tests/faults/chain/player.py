@@ -35,6 +35,7 @@ class Player:
         stage, schedule = self.stage, self.stage.schedule
         waiting = [fault for fault in schedule.faults if fault.kind != Kind.FULL_DISK or fault.target in stage.disks]
         under_way: list[tuple[float, Undo]] = []
+        free_at: dict[str, float] = {}
         begun = time.monotonic()
         try:
             while waiting or under_way or time.monotonic() < begun + schedule.duration_s:
@@ -43,10 +44,11 @@ class Player:
                     if fault.ends_receiver and end_file(stage.folder).exists():
                         waiting.remove(fault)
                         self.left_out.append(fault)
-                    elif self._can_begin(fault):
+                    elif self._can_begin(fault) and now > max(free_at.get(each, 0.0) for each in fault.busies):
                         waiting.remove(fault)
                         stage.say(f"{now - begun:5.1f} s  {fault.kind} at {fault.target} for {fault.for_s:.1f} s")
                         under_way.append((now + fault.for_s, _BEGIN[fault.kind](stage, fault)))
+                        free_at |= dict.fromkeys(fault.busies, now + fault.for_s + fault.apart_s)
                         self.played.append(fault)
                     elif fault.target in stage.finished or now > begun + schedule.duration_s + _PATIENCE_S:
                         waiting.remove(fault)
@@ -63,6 +65,7 @@ class Player:
                 undo()
 
     def _can_begin(self, fault: Fault) -> bool:
+        """Whether its target is at work."""
         hit = {"cloud": CLOUD, CHECKPOINT: ("spark",)}.get(fault.target, (fault.target,))
         return all(self.stage.is_ready(name) for name in hit)
 

@@ -22,7 +22,6 @@ AGENTS = (*WORKERS, *STEADY, WATCH)
 CLOUD = ("mosquitto", "gateway", "translator", "api")
 CHECKPOINT = "checkpoint"
 """Of Spark; it may have a disk of its own."""
-_APART_S = 1.5
 
 
 class Kind(StrEnum):
@@ -62,6 +61,11 @@ class Fault:
 
     def __str__(self) -> str:
         return f"{self.at_s:5.1f} s  {self.kind} at {self.target} for {self.for_s:.1f} s"
+
+    @property
+    def apart_s(self) -> float:
+        """How long its target is left alone afterwards: what waited for room in memory has to be written first."""
+        return 3.0 if self.kind == Kind.FULL_DISK else 1.5
 
     @property
     def ends_receiver(self) -> bool:
@@ -164,7 +168,7 @@ def schedule(seed: int, duration_s: float = 30.0) -> Schedule:
     wanted = dice.randint(*FAULTS)
     while len(chosen) < wanted or len({each.kind for each in chosen}) < LEAST_KINDS:
         made = _made(_chosen(_CHOICES, dice), dice, duration_s)
-        if made.ends_receiver and ends_at_s is not None and made.at_s + made.for_s + _APART_S > ends_at_s:
+        if made.ends_receiver and ends_at_s is not None and made.at_s + made.for_s + made.apart_s > ends_at_s:
             continue
         if not any(_meet(made, each) for each in chosen):
             chosen.append(made)
@@ -194,6 +198,6 @@ def _meet(one: Fault, other: Fault) -> bool:
     """Whether two faults are at one target, with too little time between them."""
     return (
         not one.busies.isdisjoint(other.busies)
-        and one.at_s < other.at_s + other.for_s + _APART_S
-        and other.at_s < one.at_s + one.for_s + _APART_S
+        and one.at_s < other.at_s + other.for_s + other.apart_s
+        and other.at_s < one.at_s + one.for_s + one.apart_s
     )
