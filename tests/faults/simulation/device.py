@@ -1,0 +1,278 @@
+"""A device: the agent of the product with its plan, its spool and its client, stepped by hand instead of by threads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import inf
+from random import Random
+from typing import Any
+
+from edge_agent.agent import Agent
+from edge_agent.config import Settings
+from edge_agent.exchange import Exchange
+from edge_agent.plan_run import PlanRun
+from edge_agent.spool import Syncer
+from edge_agent.stream import Plan, Watermark
+from edge_agent.transport import Client, State
+from protocol.records import Delivery, End, Progress, Record, SourcePayload
+from protocol.topics import down_topic
+from protocol.wire.crossing import Crossing
+from protocol.wire.sections import EventKind, Kind
+from tests.faults.simulation.disk import Disk, close_files
+from tests.faults.simulation.fleet import SOURCE
+from tests.faults.simulation.timeline import Process, Timeline
+from tests.faults.simulation.truth import Life
+
+_EVENT_BYTES = 100
+
+
+class SteppedClient(Client):
+    """The client without its thread and its socket."""
+
+    def start(self) -> Client:
+        return self  # what it is asked to do makes it connect
+
+
+class PromptSyncer(Syncer):
+    """Syncs at once: a thread would make runs differ."""
+
+    def order(self, handles: Sequence[int]) -> None:
+        try:
+            for handle in handles:
+                os.fdatasync(handle)
+        except OSError as error:
+            self.error = error
+        finally:
+            for handle in handles:
+                os.close(handle)
+
+
+class SteppedAgent(Agent):
+    """The agent without its thread."""
+
+    def start(self) -> Agent:
+        self._outbox.take_over()
+        self._client.start()
+        self._client.subscribe(down_topic(self.name), self._on_down, qos=1)
+        if self.exchange is not None:
+            self.exchange.start()
+        return self
+
+
+class NotedRun(PlanRun):
+    """A plan of which all that it says is noted first."""
+
+    def __init__(self, agent: Agent, plan: Plan, life: Life) -> None:
+        self._life = life
+        super().__init__(agent, plan)
+
+    def _emit(self, record: Record) -> None:
+        life = self._life
+        if isinstance(record, (SourcePayload, Delivery)):
+            life.tuples.append((record.stream.name, record.seq))
+            if isinstance(record, Delivery):
+                life.deliveries[record.stream.name, record.seq] = record
+        elif isinstance(record, Progress):
+            life.promises.append((record.stream.name, record.watermark, len(life.tuples)))
+        super()._emit(record)
+
+    def _take_over(self, exchange: Exchange, crossing: Crossing) -> None:
+        sent = crossing.stream
+        self._life.taken += [(sent.agent, sent.name, origin.stream.nonce, origin.seq) for *_, origin in crossing.tuples]
+        super()._take_over(exchange, crossing)
+
+    def take(self) -> bool:
+        """What has come from other agents; whether there was any."""
+        return self._take()
+
+
+class Device(Process):
+    """One process of an agent. Its folder outlives it."""
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        disk: Disk,
+        settings: Settings,
+        plan: Plan | None,
+        version: int,
+        dice: Random,
+        send: Callable[[str, bytes], None],
+    ) -> None:
+        super().__init__(timeline)
+        self.name = settings.name
+        self.disk = disk
+        self._dice = dice
+        self._send = send
+        self._settings = settings
+        self._plan = plan
+        self._version = version
+        self.life: Life | None = None
+        self.agent: SteppedAgent | None = None
+        self._run: NotedRun | None = None
+        self.clock_ms = 0
+        """Where its source is in time."""
+        self._is_finishing = False
+
+    def begin(self, lives: list[Life]) -> None:
+        """Start the process: it takes up what the last one left."""
+        settings = self._settings
+        agent = SteppedAgent.__new__(SteppedAgent)
+        try:
+            agent.__init__(settings, None if self._plan is None else self._plan.document())  # type: ignore[misc]
+        finally:  # it may have died on the way, and yet have told that it began
+            epoch = vars(agent).get("epoch")
+            if epoch is not None:
+                self.life = Life(self.name, epoch.counter, epoch.nonce, self._version, settings.when_full != "block")
+                lives.append(self.life)
+        assert self.life is not None
+        self.life.begun = not agent._outbox.trouble
+        self.agent = agent
+        if self._plan is not None:
+            self._run = NotedRun(agent, self._plan, self.life)
+        agent.start()
+
+    # What its program says
+
+    def capture(self, number: int, noise_bytes: int) -> None:
+        """Tasks begin and end."""
+        agent, life = self.agent, self.life
+        assert agent is not None and life is not None
+        for _ in range(number):
+            for kind in (EventKind.TASK_BEGUN, EventKind.TASK_ENDED):
+                ts = life.events
+                life.events += 1
+                packed = agent.packer.pack({"value": ts, "noise": self._dice.randbytes(noise_bytes)})
+                data = [(f"data-{ts}", "w", (), *packed)]
+                row: tuple[Any, ...] = (Kind.EVENT, kind, ts, ts // 2)
+                row += (0, f"task-{ts}", "f", [], data) if kind is EventKind.TASK_BEGUN else (0, "", data)
+                agent.put(row, _EVENT_BYTES + noise_bytes)
+        self._mark()
+
+    def read(self, number: int, noise: int) -> None:
+        """Its source gives some readings, as its clock says."""
+        if self._run is None or SOURCE not in self._run.engine._sources or self._is_finishing:
+            return
+        dice, items = self._dice, []
+        for _ in range(number):
+            self.clock_ms += dice.randrange(0, 400)
+            ts = self.clock_ms - (dice.randrange(0, 250) if self._version else 0)
+            items.append((ts, dice.getrandbits(noise)))
+        self._run.engine.feed(SOURCE, items)
+        if dice.random() < 0.3:
+            self._run.engine.feed(SOURCE, [Watermark(self.clock_ms)])
+        self._mark()
+
+    def _mark(self) -> None:
+        """Note when what was said so far is on disk."""
+        agent, life = self.agent, self.life
+        assert agent is not None and life is not None
+        is_durable = self._settings.fsync == "batch"
+
+        def written(mark: Any) -> None:
+            life.written = mark
+            if is_durable:
+                life.durable = mark
+
+        agent._outbox.after(partial(written, life.mark))
+        self.due = self.timeline.now
+
+    def flush(self) -> None:
+        """Ask for everything to be safe from a power cut."""
+        agent, life = self.agent, self.life
+        assert agent is not None and life is not None
+
+        def durable(mark: Any) -> None:
+            life.written = life.durable = mark
+
+        agent._outbox.ask(partial(durable, life.mark))
+        self.due = self.timeline.now
+
+    def sleep(self, seconds: int) -> None:
+        """The device saves power: it is reached now and then only."""
+        assert self.agent is not None
+        if self.agent._client.connected:
+            self.agent._client.sleep(seconds)
+            self.due = self.timeline.now
+
+    def wake(self) -> None:
+        assert self.agent is not None
+        self.agent._client.wake()
+        self.due = self.timeline.now
+
+    def close_source(self) -> None:
+        """Nothing more is read: all windows close."""
+        if self._run is not None and SOURCE in self._run.engine._sources and not self._is_finishing:
+            self._is_finishing = True
+            self._run.engine.close(SOURCE)
+            self._mark()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing is left that it has to tell anybody, and its plan has nothing to do."""
+        agent = self.agent
+        assert agent is not None
+        waits = agent.exchange is not None and (agent.exchange.waiting or agent.exchange.arrived)
+        return not (agent.left or waits or agent._outbox._queue or agent._outbox._afters or agent._outbox._group.rows)
+
+    def end(self) -> None:
+        """Say that nothing follows."""
+        agent, life = self.agent, self.life
+        assert agent is not None and life is not None
+        if not life.ending:
+            self._is_finishing = True
+            agent.emit(End(0))
+            agent.ended = True
+            life.ending = True
+            agent._finishing = True
+            agent._outbox.finish()
+            self.flush()
+
+    # Its threads
+
+    def datagram(self, datagram: bytes) -> None:
+        """One has come."""
+        self.put(partial(self._receive, datagram))
+
+    def _receive(self, datagram: bytes) -> None:
+        assert self.agent is not None
+        self.agent._client._session.receive(datagram, self.timeline.now)
+
+    def step(self, now: float) -> float:
+        agent = self.agent
+        if agent is None:
+            return inf
+        client = agent._client
+        session = client._session
+        for news in self.take():
+            news()
+        while True:
+            session.tick(now)
+            if session.state is State.SEEKING:
+                session.opened(now)
+                session.tick(now)
+            datagrams = session.datagrams.copy()
+            session.datagrams.clear()
+            for datagram in datagrams:
+                self._send(self.name, datagram)
+            delivered, session.delivered = session.delivered, []
+            settled = session.settled.copy()
+            session.settled.clear()
+            session.notices.clear()
+            client._call_back(delivered, settled)
+            took = self._run is not None and not agent.ended and self._run.take()
+            if took:
+                self._mark()
+            until = agent.turn(now)
+            if not (took or agent._inbox or session.backlog or session.datagrams or session.settled):
+                break
+        deadline = session.next_deadline()
+        return min(until, inf if deadline is None else deadline)
+
+    def drop(self) -> None:
+        """The process is gone; what it had open is closed, as the kernel does it."""
+        self.inbox.clear()
+        self.leave()
+        close_files(self.disk.folder)
