@@ -106,7 +106,8 @@ class Log:
         self.announced: dict[str, dict[int, int]] = {}
         """Starts of which only others have spoken so far, with their epochs: nobody knows what comes of them."""
         self.passed: set[Start] = set()
-        """Starts of which only others have spoken, and of whose agents a later one has spoken."""
+        """Starts that were cut short, as the next one says; and starts of which only others have spoken, and of whose
+        agents a later one has spoken."""
         self.retired: set[Start] = set()
         """Of which nothing has come since."""
         self.returned: dict[Start, set[int]] = {}
@@ -160,7 +161,9 @@ class Log:
                     if start in self.returned:
                         self.returned[start].add(number)
             case Kind.GAP:
-                self.gaps += [(row.agent, gap) for gap in _records(row)]
+                gaps = _records(row)
+                self.gaps += [(row.agent, gap) for gap in gaps]
+                self.passed |= {(row.agent, gap.nonce) for gap in gaps if gap.next_event is not None}
             case Kind.END:
                 self.ended.add(start)
                 self.announced.get(row.agent, {}).pop(row.nonce, None)
