@@ -79,7 +79,8 @@ def encoded(rows: Sequence[Row], checks: Sequence[int], compression: str | None)
     columns = list(zip(*rows, strict=True)) or [()] * len(ROW_SCHEMA)
     arrays = [pa.array(column, kind) for column, kind in zip([*columns, checks], SEGMENT_SCHEMA.types, strict=True)]
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression=compression)
+    # Of a few small columns, what other threads could take over is less than what it takes to ask them.
+    options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
     writer = pa.ipc.new_stream(sink, SEGMENT_SCHEMA, options=options)
     writer.write_batch(pa.record_batch(arrays, schema=SEGMENT_SCHEMA))
     stream: bytes = sink.getvalue().slice(len(HEADER)).to_pybytes()
