@@ -10,7 +10,7 @@ import os
 from zlib import crc32
 
 from edge_agent.logger import Logger
-from edge_agent.spool.files import write_at
+from edge_agent.spool.files import sync_folder, write_at
 from protocol.structs import Struct
 
 _LOG = Logger(__name__)
@@ -69,8 +69,4 @@ def _save(folder: str, counter: int) -> None:
     finally:
         os.close(fd)
     os.rename(draft, os.path.join(folder, _FILE))
-    folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder_fd)
-    finally:
-        os.close(folder_fd)
+    sync_folder(folder)

@@ -13,10 +13,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 from edge_agent.config import Settings
-from edge_agent.spool import Spool, SpoolError, SpoolFull
+from edge_agent.spool import Spool, SpoolError, SpoolFull, SpoolUnwritable
+from edge_agent.spool.files import sync_folder
 from protocol.ids import StreamId
 from protocol.records import BEGINNING
 from protocol.wire.crossing import Crossing, PackedTuple, decode_crossing, encode_crossing
+from protocol.wire.errors import MalformedBatch
 from protocol.wire.values import size_of as captured_size
 
 _LOG = logging.getLogger(__name__)
@@ -38,7 +40,8 @@ class SendStream:
         self._settings = settings
         folder = Path(folder) / f"send-{quote(stream.name, safe='')}"
         self.spool = Spool.open(folder, max_bytes=settings.spool_bytes, fsync=settings.fsync)
-        self.spool_id = _spool_id(folder / "id")
+        self._id = _SpoolId(folder / "id", self._oldest_id)
+        self.spool_id = self._id.number
         # Compressed to a third, as a rule, they fill a datagram.
         self._crossing_bytes = min(3 * settings.batch_bytes, _MOST_BYTES, settings.spool_bytes // 4)
         self._tuples: list[PackedTuple] = []
@@ -47,6 +50,15 @@ class SendStream:
         self._promise = (BEGINNING, BEGINNING, False)
         self._since: float | None = None
         self._retry_at = 0.0
+
+    def _oldest_id(self) -> int | None:
+        """What the spool's entries say that their numbers count in, if there are any."""
+        try:
+            for entry in self.spool.entries(self.spool.first):
+                return decode_crossing(entry.data, self.stream.agent, self.stream.name).spool
+        except MalformedBatch as error:
+            _LOG.error("an entry of a spool is no crossing stream=%s error=%s", self.stream, error)
+        return None
 
     @property
     def waiting(self) -> bool:
@@ -118,6 +130,7 @@ class SendStream:
         return len(self._tuples)
 
     def _append(self, data: bytes) -> None:
+        self._id.keep()
         while True:
             try:
                 self.spool.append(data)
@@ -144,16 +157,35 @@ class SendStream:
         self.spool.close()
 
 
-def _spool_id(path: Path) -> int:
-    """What the numbers of a spool's entries count in: another one if the folder was deleted."""
-    try:
-        return int(path.read_text(), 16)
-    except (FileNotFoundError, ValueError):
-        number = int.from_bytes(os.urandom(8), "little")
-        draft = path.with_suffix(".draft")
-        with draft.open("w") as out:
-            out.write(f"{number:016x}")
-            out.flush()
-            os.fsync(out.fileno())
-        draft.replace(path)
-        return number
+class _SpoolId:
+    """What the numbers of a spool's entries count in: another one if the folder was deleted.
+
+    It is on disk before the first of these entries. A disk that is full does not keep the agent from starting. If the
+    file is lost and entries are not, these know it: who takes them answers with it.
+    """
+
+    def __init__(self, path: Path, in_entries: Callable[[], int | None]) -> None:
+        self._path = path
+        self._is_kept = False
+        try:
+            self.number = int(path.read_text(), 16)
+            self._is_kept = True
+        except (OSError, ValueError):
+            found = in_entries()
+            self.number = int.from_bytes(os.urandom(8), "little") if found is None else found
+
+    def keep(self) -> None:
+        """Have it on disk. SpoolUnwritable if the disk does not take it."""
+        if self._is_kept:
+            return
+        draft = self._path.with_suffix(".draft")
+        try:
+            with draft.open("w") as out:
+                out.write(f"{self.number:016x}")
+                out.flush()
+                os.fsync(out.fileno())
+            draft.replace(self._path)
+            sync_folder(str(self._path.parent))
+        except OSError as error:
+            raise SpoolUnwritable(f"spool {self._path.parent}: {error}") from error
+        self._is_kept = True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -160,8 +162,39 @@ def test_without_the_old_folder_the_numbers_are_others(tmp_path: Path, harm: str
         (folder / "id").write_text("no number")
     again = stream_in(tmp_path)
     assert again.spool_id != send.spool_id
+    again.add(tuples([1]), 1, 1, False, now=0.0)
+    again.step(0.0)
     again.close()
     assert stream_in(tmp_path).spool_id == again.spool_id
+
+
+def test_entries_know_what_their_numbers_count_in_when_the_file_is_lost(tmp_path: Path) -> None:
+    send = stream_in(tmp_path)
+    send.add(tuples([1]), 1, 1, False, now=0.0)
+    send.step(0.0)
+    send.close()
+    [file] = tmp_path.glob("send-*/id")
+    file.unlink()
+    again = stream_in(tmp_path)
+    assert again.spool_id == send.spool_id == crossings(again)[0].spool
+
+
+def test_a_full_disk_does_not_keep_a_send_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(fd: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", refuse)
+        send = stream_in(tmp_path)
+        send.add(tuples([1]), 1, 1, False, now=0.0)
+        assert send.step(0.0) == 1.0, "it tries again"
+        assert "No space left" in send.trouble
+        assert crossings(send) == []
+    send.step(1.0)
+    assert not send.trouble
+    assert numbers_in(crossings(send)) == [1]
+    send.close()
+    assert stream_in(tmp_path).spool_id == send.spool_id
 
 
 def test_streams_of_any_name_have_folders_of_their_own(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ SQLite's files are left as they are: they are written past `os`, and with the se
 theirs is synced.
 """
 
-# ruff: noqa: PTH (it stands in for what is below pathlib)
+# What pathlib rests on is replaced here.
+# ruff: noqa: PTH
 
 from __future__ import annotations
 
