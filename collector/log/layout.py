@@ -1,5 +1,6 @@
-"""Where things are: `shard-05/000000000001.arrows`, beside it the shard's `lock` and `position`, and of segments that
-were damaged what was found (`.arrows.damaged`) and what the log tells of it (`.lost`)."""
+"""Where things are: `shard-05/000000000001.arrows`, beside it the shard's `lock` and `position`, of segments that are
+full how long they are (`.end`), and of segments that were damaged what was found (`.arrows.damaged`) and what the log
+tells of it (`.lost`)."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ _SHARD = "shard-"
 _SEGMENT = ".arrows"
 _DAMAGED = ".damaged"
 _LOST = ".lost"
+_END = ".end"
 
 
 def shard_folder(folder: Path, shard: int) -> Path:
@@ -62,6 +64,16 @@ def damaged_path(shard: Path, number: int) -> Path:
 def lost_path(shard: Path, number: int) -> Path:
     """The mark of a segment of which rows were lost and that the log tells so; the file says what it tells."""
     return segment_path(shard, number).with_suffix(_LOST)
+
+
+def end_path(shard: Path, number: int) -> Path:
+    """How many rows a segment has that is followed by another."""
+    return segment_path(shard, number).with_suffix(_END)
+
+
+def end_numbers(shard: Path) -> list[int]:
+    """The segments that are known to have been full and not removed, rising."""
+    return _numbers(shard, _END)
 
 
 def damaged_numbers(shard: Path) -> list[int]:

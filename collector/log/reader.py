@@ -9,8 +9,17 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from collector.log.ends import noted_end
 from collector.log.errors import LogDamaged, SegmentRemoved
-from collector.log.layout import damaged_path, lost_path, segment_numbers, segment_path, shard_folder, shards
+from collector.log.layout import (
+    damaged_path,
+    end_numbers,
+    lost_path,
+    segment_numbers,
+    segment_path,
+    shard_folder,
+    shards,
+)
 from collector.log.position import published
 from collector.log.row import FIRST, Position
 from collector.log.segment import ROW_SCHEMA, Bookmark, Frame, Segment
@@ -52,8 +61,11 @@ class LogReader:
         return shards(self._folder)
 
     def start(self, shard: int) -> Position:
-        """Where the oldest row is that is still there."""
-        numbers = segment_numbers(shard_folder(self._folder, shard))
+        """Where the oldest row is that was not removed."""
+        folder = shard_folder(self._folder, shard)
+        numbers = segment_numbers(folder)
+        for number in sorted({*end_numbers(folder)} - {*numbers}):
+            _explain_absence(folder, number, is_removed=False)
         return Position(numbers[0], 0) if numbers else FIRST
 
     def end(self, shard: int) -> Position:
@@ -100,7 +112,7 @@ class LogReader:
             return
         for number in range(start.segment, end.segment + 1 if end.row else end.segment):
             first = start.row if number == start.segment else 0
-            last = end.row if number == end.segment else None
+            last = end.row if number == end.segment else noted_end(folder, number)
             try:
                 segment = Segment(segment_path(folder, number))
             except FileNotFoundError:
@@ -122,14 +134,15 @@ class LogReader:
                 raise LogDamaged(f"{segment.path}: ends at row {row}, but was published up to row {last}")
 
 
-def _explain_absence(folder: Path, number: int) -> None:
-    """A segment is not there: pass over it only if its loss was noticed, and told, when the writer opened."""
+def _explain_absence(folder: Path, number: int, is_removed: bool = True) -> None:
+    """A segment is not there: pass over it only if its loss was noticed, and told, when the writer opened. It may have
+    been removed, unless one knows better."""
     if _is_told(folder, number):
         return
     oldest = next(iter(segment_numbers(folder)), None)
     if oldest is None:
         raise LogDamaged(f"{folder}: there is no segment, though segment {number} was published")
-    if number < oldest:
+    if number < oldest and is_removed:
         raise SegmentRemoved(f"{folder}: segment {number} has been removed, the oldest is {oldest}")
     raise LogDamaged(f"{folder}: segment {number} is missing")
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from collector.log.layout import lost_numbers, lost_path, segment_numbers, segment_path, shard_folder, sync_folder
+from collector.log.layout import (
+    end_path,
+    lost_numbers,
+    lost_path,
+    segment_numbers,
+    segment_path,
+    shard_folder,
+    sync_folder,
+)
 from collector.log.position import published
 from collector.log.row import Position
 
@@ -19,6 +27,7 @@ def remove_segments(folder: Path, shard: int, before: Position) -> list[int]:
     keep = min(before.segment, published(shard_path).segment)
     removed = [number for number in segment_numbers(shard_path)[:-1] if number < keep]
     for number in removed:
+        end_path(shard_path, number).unlink(missing_ok=True)  # first: else it would be missed
         segment_path(shard_path, number).unlink(missing_ok=True)
     for number in [each for each in lost_numbers(shard_path) if removed and each <= removed[-1]]:
         lost_path(shard_path, number).unlink(missing_ok=True)

@@ -12,10 +12,12 @@ from enum import Enum
 from itertools import groupby
 from pathlib import Path
 
+from collector.log.ends import noted_end
 from collector.log.errors import LogDamaged
 from collector.log.layout import (
     damaged_numbers,
     damaged_path,
+    end_numbers,
     lost_numbers,
     lost_path,
     segment_numbers,
@@ -103,7 +105,7 @@ def _verified(folder: Path, shard: int, order: _Order) -> ShardReport:
     report.losses = len(told)
     for number in damaged_numbers(shard_path):
         found(Fault.LOST, number, 0, _loss(shard_path, number))
-    for missing in _missing(numbers, end):
+    for missing in _missing(numbers, end, end_numbers(shard_path)):
         if missing not in told:
             found(Fault.MISSING_SEGMENT, missing, 0, "not there")
     for number in numbers:
@@ -118,8 +120,9 @@ def _verified(folder: Path, shard: int, order: _Order) -> ShardReport:
                         found(fault, number, row + index, f"{_named(rows[index])}: {text}")
                     report.batches += 1
                     row, end_bytes = frame.end_row, frame.end
-                if number == end.segment and row < end.row:
-                    found(Fault.DAMAGED, number, row, f"ends here, but was published up to row {end.row}")
+                last = end.row if number == end.segment else noted_end(shard_path, number)
+                if last is not None and row < last and number not in told:
+                    found(Fault.DAMAGED, number, row, f"ends here, but was published up to row {last}")
             except LogDamaged as error:
                 if Position(number, row) < end:
                     found(Fault.DAMAGED, number, row, str(error))
@@ -131,7 +134,7 @@ def _verified(folder: Path, shard: int, order: _Order) -> ShardReport:
     return report
 
 
-def _missing(numbers: list[int], end: Position) -> list[int]:
+def _missing(numbers: list[int], end: Position, full: list[int]) -> list[int]:
     """The segments that are not there but should be. The oldest ones may have been removed; the newest never is."""
     if end is _EVERYTHING:
         expected = range(numbers[0], numbers[-1]) if numbers else range(0)
@@ -139,7 +142,7 @@ def _missing(numbers: list[int], end: Position) -> list[int]:
         expected = range(numbers[0], end.segment + 1)
     else:
         expected = range(end.segment, end.segment + (end > FIRST))
-    return sorted(set(expected) - set(numbers))
+    return sorted({*expected, *full} - {*numbers})
 
 
 def _loss(shard_path: Path, number: int) -> str:

@@ -27,6 +27,7 @@ from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
 
+from collector.log.ends import note_end
 from collector.log.errors import LogDamaged, LogError, LogUnwritable, ShardInUse, TooMuchHeld
 from collector.log.identity import give_id
 from collector.log.layout import (
@@ -254,6 +255,8 @@ class ShardWriter:
         path = segment_path(self._folder, extent.number)
         content = HEADER + encoded(snapshot, [check_of(row) for row in snapshot], self._compression)
         extent.add(len(snapshot), len(content))
+        if self._extent.number:
+            note_end(self._folder, self._extent.number, self._extent.rows)
         try:
             create_file(path, content)
             handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)

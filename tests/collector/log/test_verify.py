@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collector.log import FIRST, NOBODY, Fault, Position, Row, ShardReport, ShardWriter, verify
+from collector.log import FIRST, NOBODY, Fault, Position, Row, ShardReport, ShardWriter, remove_segments, verify
 from collector.log.position import position_path
 from collector.log.segment import Segment, encoded
 from tests.collector.log.batches import GAP, NONCE, SHARD, SNAPSHOT, batch, log_batches, opened, segments
@@ -182,7 +182,7 @@ def test_a_check_covers_every_field(tmp_path: Path) -> None:
 def test_a_missing_segment_is_found(tmp_path: Path) -> None:
     for seq in range(4):
         log_batches(tmp_path, "a", [seq])
-    segments(tmp_path)[0].unlink()
+    assert remove_segments(tmp_path, SHARD, Position(2, 0)) == [1]
     assert report(tmp_path).findings == []
     segments(tmp_path)[1].unlink()
     segments(tmp_path)[1].unlink()
