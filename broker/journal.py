@@ -19,7 +19,9 @@ from typing import IO, Any
 
 from broker.outputs import Peer
 from broker.session import Leg, Outgoing, Session, State, Subscription, Will
+from protocol import table_sums
 from protocol.mqttsn import RetryPolicy
+from protocol.table_sums import SummingConnection, sum_up, wrong_sums
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +84,8 @@ class StateUnusable(RuntimeError):
 
 _SKIP = 256
 """Message ids passed over after a restart: the client may remember what was just delivered under those."""
-_SCHEMA_VERSION = 1
+_SCHEMA_VERSION = 2
+_TABLES = ("session", "topic", "subscription", "message", "announcement", "filter", "inbox", "identity")
 _SCHEMA = """
 CREATE TABLE session (
     client_id TEXT PRIMARY KEY, keep_alive_s REAL, state TEXT, sleep_s REAL, address TEXT, route TEXT,
@@ -112,27 +115,36 @@ class SqliteJournal(Journal):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(folder / "lock")
-            self._db = sqlite3.connect(folder / "gateway.sqlite3", isolation_level=None)
+            self._db = sqlite3.connect(folder / "gateway.sqlite3", isolation_level=None, factory=SummingConnection)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
             self._prepare(folder)
             self.identity = str(self._read("SELECT name FROM identity")[0][0])
         except OSError as error:
             raise StateUnusable(f"state folder {folder}: {error.strerror or error}") from error
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # even what SQLite says may be no text then
             raise self._unusable(error) from error
 
     def _prepare(self, folder: Path) -> None:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
-        if version == 0:
+        if version > _SCHEMA_VERSION:
+            raise StateUnusable(f"state folder {folder}: written by another version ({version}) of the gateway")
+        if version < _SCHEMA_VERSION:
             self._db.execute("BEGIN IMMEDIATE")
-            for statement in _SCHEMA.split(";"):
-                self._db.execute(statement)
-            self._db.execute("INSERT INTO identity VALUES (?)", (self.identity,))
+            if version == 0:
+                for statement in _SCHEMA.split(";"):
+                    self._db.execute(statement)
+                self._db.execute("INSERT INTO identity VALUES (?)", (self.identity,))
+            self._db.execute(table_sums.SCHEMA)
+            sum_up(self._db, _TABLES)
             self._db.execute(f"PRAGMA user_version={_SCHEMA_VERSION}")
             self._db.execute("COMMIT")
-        elif version != _SCHEMA_VERSION:
-            raise StateUnusable(f"state folder {folder}: written by another version ({version}) of the gateway")
+        for (line,) in self._db.execute("PRAGMA integrity_check(1)"):
+            if line != "ok":
+                raise sqlite3.DatabaseError(" ".join(str(line).split()))
+        for table in wrong_sums(self._db, _TABLES):
+            raise sqlite3.DatabaseError(f"rows of {table} are not as they were written")
+        self._db.watch(_TABLES)
 
     def commit(self) -> bool:
         self.has_news = False
@@ -142,8 +154,10 @@ class SqliteJournal(Journal):
             self._db.execute("BEGIN IMMEDIATE")
             for statement, values in self._unwritten:
                 self._db.execute(statement, values)
+            self._db.store_sums()
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
+            self._db.forget_changes()
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             if not self._is_failing:

@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import quote
 
+from protocol import table_sums
+from protocol.table_sums import SummingConnection, sum_up, wrong_sums
+
 NUMBER_BITS = 27
 MOST_STREAMS = (1 << NUMBER_BITS) - 1
 MOST_NUMBERS_KEPT = 1 << 16  # in memory, as everything that is asked for again can be read again
@@ -24,7 +27,8 @@ MOST_EPOCHS_KEPT = 1 << 14
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _UNWRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 
-_SCHEMA_VERSION = 1
+_SCHEMA_VERSION = 2
+_TABLES = ("streams", "epochs")
 _SCHEMA = """
 CREATE TABLE streams (
     number INTEGER PRIMARY KEY, agent TEXT NOT NULL, nonce INTEGER NOT NULL, epoch INTEGER NOT NULL, name TEXT NOT NULL,
@@ -148,7 +152,9 @@ class Registry:
         except OSError as error:
             raise RegistryUnavailable(f"the folder {path.parent} cannot be made: {error.strerror}") from error
         with self._errors_told():
-            self._db = sqlite3.connect(path, timeout=wait_s, isolation_level=None, check_same_thread=False)
+            self._db = sqlite3.connect(
+                path, timeout=wait_s, isolation_level=None, check_same_thread=False, factory=SummingConnection
+            )
         try:
             self._prepare(wait_s, may_create)
             self._file = path.stat()
@@ -179,12 +185,28 @@ class Registry:
             (version,) = db.execute("PRAGMA user_version").fetchone()
             if version == 0 and not may_create:
                 raise self._missing("empty")
-            if version == 0:
-                for statement in _SCHEMA.split(";"):
-                    db.execute(statement)
-                db.execute(f"PRAGMA user_version={_SCHEMA_VERSION}")
-            elif version != _SCHEMA_VERSION:
+            if version > _SCHEMA_VERSION:
                 raise RegistryDamaged(f"{self._path}: written by another version ({version})")
+            for statement in (_SCHEMA if version == 0 else "").split(";"):
+                db.execute(statement)
+            if version < _SCHEMA_VERSION:
+                db.execute(table_sums.SCHEMA)
+                sum_up(db, _TABLES)
+                db.execute(f"PRAGMA user_version={_SCHEMA_VERSION}")
+            self._check(db)
+        with self._errors_told():
+            self._db.watch(_TABLES)
+
+    def _check(self, db: sqlite3.Connection) -> None:
+        """Numbers that are not those that were given would make one stream of two, or two of one: nothing of it may be
+        believed then."""
+        wrong = [str(line) for (line,) in db.execute("PRAGMA integrity_check(1)") if line != "ok"]
+        wrong += [f"rows of {table} are not as they were written" for table in wrong_sums(db, _TABLES)]
+        if wrong:
+            raise RegistryDamaged(
+                f"{self._path} is damaged ({' '.join(wrong[0].split())}): put it back from a copy that is as new as "
+                "the log, or begin a new log in another folder"
+            )
 
     def number_of(self, stream: StreamName) -> StreamNumber:
         """The number of a stream, given now if it has none."""
@@ -286,8 +308,10 @@ class Registry:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
+                self._db.store_sums()
                 self._db.execute("COMMIT")
             except BaseException:
+                self._db.forget_changes()
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
@@ -311,7 +335,7 @@ class Registry:
             told = RegistryUnavailable(f"{self._path}: {what}{error}")
             told.is_busy = code in _BUSY
             raise told from error
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # even what SQLite says may be no text then
             raise RegistryDamaged(f"{self._path}: {error}") from error
 
 

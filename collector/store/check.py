@@ -27,10 +27,10 @@ from collector.store.packing import among, distinct, unpack
 from collector.store.pages import Pages
 from collector.store.payloads import PAYLOAD, places_of, read_head, unsealed_payload
 from collector.store.seal import NotAsWritten, named
-from collector.store.sums import wrong_sums
-from collector.store.tables import Tables, count_of
+from collector.store.tables import SUMMED, Tables, count_of
 from collector.store.vertices import SINK_AND_EDGES, sink_of, unsealed_edges
 from protocol.chunks import Numbers
+from protocol.table_sums import wrong_sums
 
 _MOST_TOLD = 20
 _MASK = (1 << 64) - 1
@@ -57,7 +57,7 @@ def check(path: Path) -> Iterator[Finding]:
         for (line,) in db.execute(f"PRAGMA integrity_check({_MOST_TOLD})"):
             if line != "ok":
                 yield Finding(f"SQLite: {' '.join(str(line).split())}", False)
-        for table in wrong_sums(db):
+        for table in wrong_sums(db, SUMMED):
             yield Finding(f"{table}: rows are not as they were written", False)
         yield from _Graph(db).findings()
         yield from _wrong_payloads(db)

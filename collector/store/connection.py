@@ -15,8 +15,9 @@ import msgspec
 from collector.store.errors import StoreError, StoreMissing, StoreUnavailable, StoreUnusable, TooSlow
 from collector.store.schema import STEPS, migrate, version_of
 from collector.store.seal import NotAsWritten
-from collector.store.sums import BOOKS, SummingConnection, wrong_sums
+from collector.store.tables import BOOKS, SUMMED
 from collector.store.vertices import sum_of_sink
+from protocol.table_sums import SummingConnection, wrong_sums
 
 _PAGE_BYTES = 8192  # blobs are large
 _CACHE_KIB = 16 << 10
@@ -86,7 +87,7 @@ def connect_writer(path: Path) -> sqlite3.Connection:
             for table in wrong_sums(db, BOOKS):
                 raise NotAsWritten(f"{table}: rows are not as they were written")
             db.create_function("sum_of_sink", 6, sum_of_sink, deterministic=True)
-            db.watch()
+            db.watch(SUMMED)
         except BaseException:
             db.close()
             raise

@@ -12,14 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
-from collector.store import captured_graph, sums
+from collector.store import captured_graph
 from collector.store.errors import StoreUnusable
 from collector.store.feed import sealed_changes
 from collector.store.packing import unpack_groups
 from collector.store.pages import MIXED, sealed_fragment
 from collector.store.payloads import sealed_payload
-from collector.store.tables import Tables
+from collector.store.tables import SUMMED, Tables
 from collector.store.vertices import sealed_edges, sum_of_sink
+from protocol import table_sums
 
 APPLICATION_ID = 0x54686C6E
 
@@ -165,7 +166,10 @@ _IDENTITY = """
 CREATE TABLE identity (id TEXT NOT NULL); -- of this store, whatever it is called
 INSERT INTO identity VALUES (lower(hex(randomblob(4))));
 """
-_SEALED = f"ALTER TABLE sinks ADD COLUMN sum INTEGER NOT NULL DEFAULT 0; -- of a row, but for its edges {sums.SCHEMA}"
+_SEALED = f"""
+ALTER TABLE sinks ADD COLUMN sum INTEGER NOT NULL DEFAULT 0; -- of a row, but for its edges
+{table_sums.SCHEMA}
+"""
 
 
 def _turn_origins(db: sqlite3.Connection, _: int) -> None:
@@ -200,7 +204,7 @@ def _seal(db: sqlite3.Connection, version: int) -> None:
         ).fetchone()
         changed = (sealed_edges(each, edges), sum_of_sink(*row), each)
         db.execute("UPDATE sinks SET edges=?, sum=? WHERE id=?", changed)
-    sums.sum_up(db)
+    table_sums.sum_up(db, SUMMED)
 
 
 def _rewrite(db: sqlite3.Connection, table: str, columns: str, seal: Callable[..., bytes]) -> None:

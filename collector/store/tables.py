@@ -7,6 +7,19 @@ from collections.abc import Mapping
 
 from collector.store.pages import Pages
 
+BOOKS = (
+    *("made_from", "queries", "batches", "feed_trimmed", "removed_before", "counters", "identity"),
+    *("streams", "starts", "progress"),
+)
+"""Tables of plain values that a writer goes by."""
+SUMMED = (
+    *BOOKS,
+    *("late", "lost", "gaps", "kept", "refused"),
+    *("workflows", "tasks", "dependencies", "data", "data_names", "data_derivations"),
+)
+"""All tables of plain values: each has a sum (`protocol.table_sums`), as to tell for each row that is read would cost
+more than reading it."""
+
 
 class Tables:
     """The page tables over one connection."""

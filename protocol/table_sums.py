@@ -1,9 +1,9 @@
-"""A sum for every table whose rows are plain values: whoever reads the whole table can tell that all its rows are there
-and as they were written, and that there are no others.
+"""Sums of the tables of a database: whoever reads a whole table can tell that all its rows are there and as they were
+written, and that there are no others. SQLite looks at how its pages hang together, not at what is in them.
 
 The sum is that of the rows' hashes, so their order does not matter, and a row that is added, changed or removed is
 added and subtracted. Triggers of the writing connection see to it, whichever statement it is, and the sums are stored
-in the transaction that changes the rows. To tell for each row that is read would cost more than reading it.
+in the transaction that changes the rows.
 """
 
 from __future__ import annotations
@@ -14,16 +14,6 @@ from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from typing import Any
 
-BOOKS = (
-    *("made_from", "queries", "batches", "feed_trimmed", "removed_before", "counters", "identity"),
-    *("streams", "starts", "progress"),
-)
-"""What a writer goes by."""
-TABLES = (
-    *BOOKS,
-    *("late", "lost", "gaps", "kept", "refused"),
-    *("workflows", "tasks", "dependencies", "data", "data_names", "data_derivations"),
-)
 SCHEMA = """
 CREATE TABLE sums (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID; -- of the hashes of a table's rows
 """
@@ -37,10 +27,11 @@ class SummingConnection(sqlite3.Connection):
         super().__init__(*args, **options)
         self._changes: Counter[str] = Counter()
 
-    def watch(self) -> None:
-        """From now on, see every change."""
+    def watch(self, tables: Iterable[str]) -> None:
+        """From now on, see every change of these tables, which have their sums."""
+        self.execute("PRAGMA recursive_triggers=ON")  # else nobody is told what a REPLACE removes
         self.create_function("noted", -1, self._note)
-        for table in TABLES:
+        for table in tables:
             columns = [row[1] for row in self.execute(f"PRAGMA table_info({table})")]
             new, old = (", ".join(f"{which}.{column}" for column in columns) for which in ("NEW", "OLD"))
             for event, notes in (
@@ -66,14 +57,14 @@ class SummingConnection(sqlite3.Connection):
         self._changes.clear()
 
 
-def sum_up(db: sqlite3.Connection) -> None:
-    """Store the sums of all tables as they are."""
-    for table in TABLES:
+def sum_up(db: sqlite3.Connection, tables: Iterable[str]) -> None:
+    """Store the sums of these tables as they are."""
+    for table in tables:
         db.execute("INSERT OR REPLACE INTO sums VALUES (?,?)", (table, _sum_of(db, table)))
 
 
-def wrong_sums(db: sqlite3.Connection, tables: Iterable[str] = TABLES) -> Iterator[str]:
-    """The tables of which rows are not as they were written."""
+def wrong_sums(db: sqlite3.Connection, tables: Iterable[str]) -> Iterator[str]:
+    """Those of these tables of which rows are not as they were written."""
     for table in tables:
         found = db.execute("SELECT value FROM sums WHERE name=?", (table,)).fetchone()
         if found is None or found[0] != _sum_of(db, table):
