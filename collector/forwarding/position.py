@@ -6,6 +6,8 @@ import fcntl
 import json
 import os
 import socket
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,7 +48,7 @@ class PositionFile:
         shards = {str(shard): [*place, self.checks.get(shard)] for shard, place in sorted(self.positions.items())}
         content = {"format": _FORMAT, **self._purpose._asdict(), "shards": shards, "memory": memory}
         try:
-            create_file(self._path, json.dumps(content, separators=(",", ":")).encode())
+            create_file(self._path, json.dumps({**content, "check": _check(content)}, separators=(",", ":")).encode())
         except OSError as error:
             raise PositionUnusable(f"{self._path} cannot be written: {error.strerror}") from error
 
@@ -60,6 +62,10 @@ class PositionFile:
             content = json.loads(self._path.read_bytes())
             if content["format"] != _FORMAT:
                 raise ValueError("written by another version")
+            if "check" in content and content.pop("check") != _check(content):
+                raise ValueError("it is not as it was written")
+            if content.keys() != {"format", *Purpose._fields, "shards", "memory"}:  # older versions had no check
+                raise ValueError(f"it holds {', '.join(content)}")
             purpose = Purpose(content["log"], content["to"], content["agent"])
             shards = {int(shard): place for shard, place in content["shards"].items()}
             positions = {shard: Position(int(segment), int(row)) for shard, (segment, row, _) in shards.items()}
@@ -81,6 +87,10 @@ class PositionFile:
                     "give each its own --position"
                 )
         self.positions, self.checks, self.memory = positions, checks, memory
+
+
+def _check(content: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
 def _locked(position: Path) -> int:
