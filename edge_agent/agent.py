@@ -83,7 +83,7 @@ class Agent:
         self._memory = Memory(self.folder)
         self.epoch = begin_epoch(self.folder)
         left = close_journal(self._spool, self.name)
-        gap = gap_after_crash(self._spool, self._memory.last, self.name, left)
+        gap = gap_after_crash(self._spool, self._memory.last, self.name, left, self.epoch)
         self._outbox = Outbox(self.name, self.epoch, self._spool, self._memory, self.packer, settings)
         self.put = self._outbox.put
         if gap is not None:

@@ -53,7 +53,8 @@ class Memory:
                 data = file.read()
             count, size, check = _HEAD.unpack_from(data)
             body = data[_HEAD.size : _HEAD.size + size]
-            if len(body) == size and crc32(body) == check and count > self._count:
+            is_sound = check in (_check(count, body), crc32(body))  # older versions did not check the count
+            if len(body) == size and is_sound and count > self._count:
                 self.last = Progressed(**decode(body))
                 self._count = count
         except (OSError, struct.error, MalformedBatch, TypeError):
@@ -67,7 +68,7 @@ class Memory:
         count = self._count + 1
         body = self._packer.encode(as_dict(state))
         which = count % 2
-        write_at(self._fds[which], _HEAD.pack(count, len(body), crc32(body)) + body, 0)
+        write_at(self._fds[which], _HEAD.pack(count, len(body), _check(count, body)) + body, 0)
         self._count = count
         self._unsynced.add(which)
         if durable:
@@ -82,6 +83,11 @@ class Memory:
     def close(self) -> None:
         for fd in self._fds:
             os.close(fd)
+
+
+def _check(count: int, body: bytes) -> int:
+    """Of both: with another count, the older of the two files would be taken for the newer."""
+    return crc32(body, crc32(count.to_bytes(8, "little")))
 
 
 def _opened(path: str) -> int:

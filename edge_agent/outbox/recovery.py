@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
+from edge_agent.epoch import Epoch
 from edge_agent.logger import Logger
 from edge_agent.outbox.memory import Progressed
 from edge_agent.outbox.pieces import decode_piece
@@ -15,6 +16,7 @@ from protocol.wire.errors import MalformedBatch
 _LOG = Logger(__name__)
 CRASH = "crash: what was not on disk yet is lost, and so are open windows"
 DAMAGE = "damaged spool: batches are gone, of this start or of earlier ones, unless they were sent before"
+FORGOTTEN = "what the device had noted of its last start is gone: what was lost with it, or before, has no name"
 
 
 def close_journal(spool: Spool, agent: str) -> bytes | None:
@@ -44,11 +46,17 @@ def close_journal(spool: Spool, agent: str) -> bytes | None:
     return None
 
 
-def gap_after_crash(spool: Spool, last: Progressed | None, agent: str, left: bytes | None = None) -> Gap | None:
+def gap_after_crash(
+    spool: Spool, last: Progressed | None, agent: str, left: bytes | None = None, now: Epoch | None = None
+) -> Gap | None:
     """How far the last epoch is known to have come, if it did not end as it should, or if the disk has lost what it had
-    written. `left` is the batch that `close_journal` had no room for."""
+    written. `left` is the batch that `close_journal` had no room for; `now` is the epoch that begins. If it is not the
+    first one and nobody knows how the last one ended, that is said of the new one."""
     if last is None:
-        return None
+        if spool.lost:
+            _LOG.error("the spool is damaged, batches cannot be read numbers=%s agent=%s", spool.lost, agent)
+        is_first = now is None or (now.counter <= 1 and not spool.count and not spool.lost)
+        return None if is_first or now is None else Gap(FORGOTTEN, now.counter, now.nonce)
     cut = max(0, last.spool_next - spool.next)
     held = 0  # the number after the last batch of the epoch that is there
     entries = (entry.data for entry in spool.entries(spool.first))
