@@ -24,6 +24,7 @@ from edge_agent.outbox import Outbox
 from edge_agent.outbox.grouping import size_of
 from edge_agent.outbox.memory import Memory
 from edge_agent.outbox.recovery import close_journal, gap_after_crash
+from edge_agent.renewal import Renewal
 from edge_agent.spool import Spool, SpoolError, SpoolLocked
 from edge_agent.status_file import StatusFile
 from edge_agent.transport import Client, Message
@@ -94,6 +95,7 @@ class Agent:
         self._uplink = Uplink(self.name, self._spool, self.publisher(up_topic(self.name)), settings.window)
         self._lanes: dict[str, Lane] = {up_topic(self.name): self._uplink}
         self._outbox.given_up = self._uplink.given_up
+        self._renewal = Renewal()
         if self._memory.last is not None:  # of all streams: what this plan does not receive, the next one may
             self._outbox.state.positions = self._memory.last.positions
         self.exchange: Exchange | None = None
@@ -113,11 +115,15 @@ class Agent:
     def start(self) -> Agent:
         """Begin to write and to send."""
         self._client.start()
+        self.subscribe()
+        self._thread.start()
+        return self
+
+    def subscribe(self) -> None:
+        """Hear answers, and what other agents send."""
         self._client.subscribe(down_topic(self.name), self._on_down, qos=1)
         if self.exchange is not None:
             self.exchange.start()
-        self._thread.start()
-        return self
 
     # What the program and its plan say
 
@@ -182,9 +188,20 @@ class Agent:
             until = min(until, self.exchange.step(now, hurry=self._finishing))
         for lane in self._lanes.values():
             until = min(until, lane.step(now))
+        self._renew(now)
         until = min(until, self._report(now))
         self._awaited()
         return until
+
+    def _renew(self, now: float) -> None:
+        """Connect anew if nobody answers for very long: what the gateway knows of us may not be what we told it."""
+        silent_since = self._uplink.sending.silent_since
+        if self.exchange is not None:
+            silent_since = min(silent_since, self.exchange.silent_since(now))
+        if self._renewal.is_due(now, silent_since, self._client.connected):
+            _LOG.warning("connects anew, as nobody answers agent=%s silent_s=%.0f", self.name, now - silent_since)
+            self._client.renew()
+            self.subscribe()
 
     def tell(self, news: Callable[[float], None]) -> None:
         """On any thread: something for the agent's thread to do."""
@@ -281,6 +298,7 @@ class Agent:
             "dropped": status.dropped,
             "replaced": status.replaced,
             "resent_batches": self._uplink.sending.resent,
+            "renewals": self._renewal.count,
             "ignored": self._ignored,
             "duplicate_agent": self._uplink.duplicate,
             "trouble": str(self.failure or self._outbox.trouble),

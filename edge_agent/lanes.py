@@ -46,12 +46,12 @@ class Lane:
             return self._pause_until
         try:
             for flight in self.sending.due(now):
-                self._send(flight)
+                self._send(flight, now)
             while self.sending.room > 0:
                 entry = self._next_entry()
                 if entry is None:
                     break
-                self._send(self._flight(entry))
+                self._send(self._flight(entry), now)
         except TransportError as error:  # it holds all that it can, or is closed
             _LOG.debug("sending pauses agent=%s reason=%s", self._agent, error)
             self._pause_until = now + _BUSY_S
@@ -69,10 +69,10 @@ class Lane:
     def _next_entry(self) -> Entry | None:
         return next(self._spool.entries(self.sending.next or self._spool.first), None)
 
-    def _send(self, flight: Flight) -> None:
+    def _send(self, flight: Flight, now: float) -> None:
         oldest = flight.was_oldest = next(iter(self.sending.flights), flight.first) == flight.first
         self._publish(frame(self._framed(flight.data), self._agent, oldest), flight.first)
-        self.sending.sent(flight)
+        self.sending.sent(flight, now)
 
     def _framed(self, data: bytes) -> bytes:
         return data

@@ -41,6 +41,7 @@ class Sending:
         """`much_s`: how long an entry may at least be under way to a far end that answers without it."""
         self.flights: dict[int, Flight] = {}
         self.resent = 0
+        self._heard_at = NEVER
         self.round_trip = RoundTrip(patience)
         self._window = window
         self._much_s = much_s
@@ -57,8 +58,15 @@ class Sending:
         """The number to go on with, None if nothing is in flight."""
         return next(reversed(self.flights.values())).last + 1 if self.flights else None
 
-    def sent(self, flight: Flight) -> None:
+    @property
+    def silent_since(self) -> float:
+        """Since when nothing was acknowledged; infinity if there is nothing to acknowledge."""
+        return self._heard_at if self.flights else NEVER
+
+    def sent(self, flight: Flight, now: float) -> None:
         """An entry was given to the transport, for the first time or again."""
+        if not self.flights:
+            self._heard_at = now
         self.flights[flight.first] = flight
         flight.attempts += 1
         self.resent += flight.attempts > 1
@@ -74,6 +82,7 @@ class Sending:
 
     def acknowledged(self, numbers: list[int], now: float) -> None:
         """These entries are safe at the far end."""
+        self._heard_at = now
         for number in numbers:
             flight = self.flights.pop(number, None)
             if flight is not None and flight.over_at != NEVER:

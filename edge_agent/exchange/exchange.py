@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _LOG = Logger(__name__)
 _ROW_BYTES = 64  # that a tuple takes up in memory, besides its values
 _NEVER = float("inf")
+_RARELY_S = 540.0  # that a sender has nothing to say for so long is nothing strange
 
 
 class Exchange:
@@ -56,6 +57,7 @@ class Exchange:
         self._receiving = Receiving(self._positions)
         self._unanswered: set[tuple[str, str]] = set()
         self._answers_in_flight = 0
+        self._heard_at: dict[tuple[str, str], float] = {}
         for node in plan.nodes:
             if node.operator == "receive":
                 self._receive_as(node)
@@ -143,6 +145,7 @@ class Exchange:
     def _crossed(self, crossing: Crossing, oldest: bool, now: float) -> None:
         ready, missing = self._receiving.arrived(crossing, oldest)
         sender, stream = crossing.stream.agent, crossing.stream.name
+        self._heard_at[sender, stream] = now
         if missing or any(each.lost for each in ready):
             lost = sum([each.lost for each in ready])
             messages = missing + sum([each.lost > 0 for each in ready])
@@ -157,6 +160,11 @@ class Exchange:
             # It came twice, or too early, and nothing that came before it is still on its way through the plan, to be
             # answered then: the sender does not know how far we are.
             self._unanswered.add((sender, stream))
+
+    def silent_since(self, now: float) -> float:
+        """Since when an agent says nothing that has to answer, or might have something for us; infinity if none."""
+        heard_at = [self._heard_at.setdefault(stream, now) + _RARELY_S for stream in self._receives]
+        return min([*heard_at, *[lane.sending.silent_since for lane in self.lanes.values()]], default=_NEVER)
 
     def _greet(self, sender: str, stream: str, subscribed: object) -> None:
         """On the client's thread, the stream is subscribed to: the sender need not wait with what it has for us."""

@@ -209,6 +209,12 @@ class Client:
         pending: Pending[None] = Pending(self._waiters)
         return self._ask(pending, lambda now: self._session.wake(pending, now))
 
+    def renew(self) -> None:
+        """Connect anew, if connected: all topics are registered and all subscriptions made again. Nothing is lost."""
+        with self._waiters:
+            self._session.renew(monotonic())
+            self._wake_thread()
+
     def close(self, timeout: float = 5.0) -> None:
         """Take nothing new, try for `timeout` to finish what was taken, then say goodbye for 3 s at most. What is not
         done by then fails with a reason."""

@@ -206,6 +206,11 @@ class Link:
         else:
             self._wire.stats.count_unexpected("willmsgreq")
 
+    def renew(self, now: float) -> None:
+        """Connect anew: what the gateway has of ours may not be what we have told it."""
+        if self.state is State.CONNECTED:
+            self._lost(TransportError("given up, to begin anew"), now, move_on=False)
+
     # Losing the connection
 
     def on_disconnect(self, message: Disconnect, now: float) -> None:

@@ -152,6 +152,10 @@ class ClientSession:
         self._link.refuse_if_closing()
         self._link.wake(pending, now)
 
+    def renew(self, now: float) -> None:
+        """Connect anew; topics are registered and subscriptions made again."""
+        self._link.renew(now)
+
     def close(self, drain_s: float, now: float) -> None:
         """Take nothing new, finish what is in flight (for `drain_s` at most), say goodbye."""
         self._link.close(drain_s, now)

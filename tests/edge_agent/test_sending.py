@@ -17,17 +17,17 @@ def flight(number: int, last: int | None = None) -> Flight:
 def sending(window: int = 4, count: int = 0) -> Sending:
     made = Sending(window, Random(1))
     for number in range(count):
-        made.sent(flight(number))
+        made.sent(flight(number), NOW)
     return made
 
 
 def test_the_window_bounds_what_is_in_flight() -> None:
     made = sending(3)
     assert (made.room, made.next) == (3, None)
-    made.sent(flight(5))
-    made.sent(flight(6, 9))
+    made.sent(flight(5), NOW)
+    made.sent(flight(6, 9), NOW)
     assert (made.room, made.next) == (1, 10)
-    made.sent(flight(10))
+    made.sent(flight(10), NOW)
     assert made.room == 0
     made.acknowledged([5, 6], NOW)
     assert (made.room, made.next) == (2, 11)
@@ -47,7 +47,7 @@ def test_the_wait_grows_from_one_sending_to_the_next() -> None:
     for attempt in range(1, 20):
         made.over(0, NOW)
         waits.append(made.deadline() - NOW)
-        made.sent(made.flights[0])
+        made.sent(made.flights[0], NOW)
         assert made.resent == attempt
         assert made.deadline() == NEVER, "again the transport's turn"
     assert waits[5] > 2 * waits[0]
@@ -103,13 +103,28 @@ def test_news_of_an_unknown_entry_is_ignored() -> None:
     assert list(made.flights) == [0]
 
 
+def test_silence_lasts_from_the_first_sending_or_the_last_acknowledgement() -> None:
+    made = sending(count=0)
+    assert made.silent_since == NEVER
+    made.sent(flight(0), NOW)
+    made.sent(flight(1), NOW + 5)
+    made.sent(made.flights[0], NOW + 9)
+    assert made.silent_since == NOW, "to send again is no answer"
+    made.acknowledged([0], NOW + 10)
+    assert made.silent_since == NOW + 10
+    made.acknowledged([1], NOW + 11)
+    assert made.silent_since == NEVER, "there is nothing to answer"
+    made.sent(flight(2), NOW + 100)
+    assert made.silent_since == NOW + 100
+
+
 @given(st.lists(st.tuples(st.sampled_from(["sent", "over", "acknowledged", "missing", "again"]), st.integers(0, 9))))
 def test_whatever_happens_flights_stay_in_order_and_in_the_window(steps: list[tuple[str, int]]) -> None:
     made, now, next_number = Sending(4, Random(0)), NOW, 0
     for what, number in steps:
         now += 0.3
         if what == "sent" and made.room > 0:
-            made.sent(flight(next_number))
+            made.sent(flight(next_number), now)
             next_number += 1
         elif what == "over":
             made.over(number, now)
@@ -119,7 +134,7 @@ def test_whatever_happens_flights_stay_in_order_and_in_the_window(steps: list[tu
             made.missing(number, now)
         elif what == "again":
             for each in made.due(now):
-                made.sent(each)
+                made.sent(each, now)
         assert list(made.flights) == sorted(made.flights)
         assert len(made.flights) <= 4
         assert all(each.due >= now or each in made.due(now) for each in made.flights.values())

@@ -89,6 +89,26 @@ def test_a_gateway_that_refuses_is_asked_rarely_and_the_reason_is_kept() -> None
     assert machine.session.refusal is None
 
 
+def test_a_connection_is_renewed_with_all_that_was_registered_and_subscribed() -> None:
+    machine = Machine().connected().registered("a/b")
+    machine.subscribe("down/x")
+    [subscribe] = machine.sent()
+    assert isinstance(subscribe, Subscribe)
+    machine.hear(SubAck(1, subscribe.msg_id, 0))
+    machine.session.renew(machine.now)
+    assert machine.is_in(State.WAITING)
+    assert machine.until(Connect, 1.0).clean is False
+    machine.publish("a/b")
+    sent = machine.hear(ConnAck(0))
+    assert {type(packet) for packet in sent} == {Subscribe, Register}
+
+
+def test_only_a_connection_that_stands_is_renewed() -> None:
+    machine = Machine()
+    machine.session.renew(machine.now)
+    assert machine.is_in(State.IDLE)
+
+
 def test_a_silent_connection_is_pinged_before_the_keep_alive_time_is_over() -> None:
     machine = Machine(keep_alive_s=10).connected()
     for _ in range(5):

@@ -17,7 +17,6 @@ from edge_agent.spool import Syncer
 from edge_agent.stream import Plan, Watermark
 from edge_agent.transport import Client, State
 from protocol.records import Delivery, End, Progress, Record, SourcePayload
-from protocol.topics import down_topic
 from protocol.wire.crossing import Crossing
 from protocol.wire.sections import EventKind, Kind
 from tests.faults.simulation.disk import Disk, close_files
@@ -55,9 +54,7 @@ class SteppedAgent(Agent):
     def start(self) -> Agent:
         self._outbox.take_over()
         self._client.start()
-        self._client.subscribe(down_topic(self.name), self._on_down, qos=1)
-        if self.exchange is not None:
-            self.exchange.start()
+        self.subscribe()
         return self
 
 
@@ -125,7 +122,8 @@ class Device(Process):
         finally:  # it may have died on the way, and yet have told that it began
             epoch = vars(agent).get("epoch")
             if epoch is not None:
-                self.life = Life(self.name, epoch.counter, epoch.nonce, self._version, settings.when_full != "block")
+                dropping, synced = settings.when_full != "block", settings.fsync == "batch"
+                self.life = Life(self.name, epoch.counter, epoch.nonce, self._version, dropping, synced)
                 lives.append(self.life)
         assert self.life is not None
         self.life.begun = not agent._outbox.trouble
