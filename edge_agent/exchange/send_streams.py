@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
-from edge_agent.config import Settings
+from edge_agent.config import Fsync, Settings
 from edge_agent.spool import Spool, SpoolError, SpoolFull, SpoolUnwritable
 from edge_agent.spool.files import sync_folder
 from protocol.ids import StreamId
@@ -39,7 +39,9 @@ class SendStream:
         self.given_up: Callable[[], None] = lambda: None
         self._settings = settings
         folder = Path(folder) / f"send-{quote(stream.name, safe='')}"
-        self.spool = Spool.open(folder, max_bytes=settings.spool_bytes, fsync=settings.fsync)
+        # Receivers go by the numbers of its entries, so a power cut must not take back any that has left.
+        fsync: Fsync = "interval" if settings.fsync == "never" else settings.fsync
+        self.spool = Spool.open(folder, max_bytes=settings.spool_bytes, fsync=fsync)
         self._id = _SpoolId(folder / "id", self._oldest_id)
         self.spool_id = self._id.number
         # Compressed to a third, as a rule, they fill a datagram.

@@ -10,7 +10,7 @@ theirs is synced.
 """
 
 # What pathlib rests on is replaced here.
-# ruff: noqa: PTH
+# ruff: noqa: PTH115, PTH116, PTH118, PTH119, PTH208
 
 from __future__ import annotations
 

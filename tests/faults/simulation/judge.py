@@ -205,7 +205,7 @@ def _judge_crossing(
     """Every tuple that crossed has one result: none has two, and none is missing, unless its receiver found it late."""
     senders = [life for life in lives if life.agent == sender]
     receivers = [life for life in lives if life.agent == receiver]
-    if not receivers or any(life.reflashed or life.power_cut for life in (*senders, *receivers)):
+    if not receivers or any(life.reflashed or (life.power_cut and not life.synced) for life in (*senders, *receivers)):
         return
     way = f"{sender}/{stream} to {receiver}/{sink}"
     results: Counter[tuple[int, int]] = Counter()

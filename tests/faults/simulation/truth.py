@@ -27,6 +27,8 @@ class Life:
     """Of its plan."""
     dropping: bool
     """Its agent may drop what does not fit, by name."""
+    synced: bool
+    """Its agent syncs every batch: a power cut takes nothing that was written."""
     events: int = 0
     """Captured, numbered from 0 on."""
     tuples: list[tuple[str, int]] = field(default_factory=list)
