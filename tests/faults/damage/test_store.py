@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
+from collector.api.app import Settings, create_app
 from collector.store import StoreError, StoreReader, StoreUnusable, StoreWriter, schema
 from collector.store.captured_rows import DataQuery, TaskQuery, WorkflowQuery
 from collector.store.check import check
@@ -22,6 +24,7 @@ from tests.collector.api import rich_store
 from tests.collector.api.served import serving
 from tests.collector.store.graphs import QuickWriter, graph_batch, stored_graph, tuple_id
 from tests.faults.damage.harm import Harm, flip, harms, put, used
+from tests.support.waiting import wait_until
 from threadline.cli import app
 
 Question = Callable[[StoreReader], Any]
@@ -224,6 +227,19 @@ def test_a_store_that_the_check_has_found_damaged_is_not_served(rich: Rich, tmp_
         path.rename(tmp_path / "damaged.db")
         put(path, rich.content)
         assert served.get("/v1/agents")["next"] is None, "another one in its place is served"
+
+
+def test_the_api_finds_by_itself_what_no_reader_would_notice(
+    rich: Rich, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "graph.db"
+    put(path, rich.content)
+    with sqlite3.connect(path, isolation_level=None) as db:
+        db.execute("UPDATE gaps SET reason='none'")
+    with TestClient(create_app(Settings(path, check_every_s=3600.0))) as client:
+        wait_until(lambda: client.get("/v1/gaps").status_code == 503, "the check to find it", 30, every_s=0.05)
+        assert "gaps: rows are not as they were written" in client.get("/v1/gaps").json()["detail"]
+    assert "the store is damaged" in caplog.text
 
 
 def test_the_command_names_every_fault(rich: Rich, tmp_path: Path) -> None:
