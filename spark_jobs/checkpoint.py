@@ -135,6 +135,7 @@ def opened(folder: Path, settings: Settings, start: Offset) -> Iterator[Checkpoi
             found = Checkpoint(folder, lock, _begun(folder, settings, start))
             shutil.rmtree(found.scratch, ignore_errors=True)
             found.scratch.mkdir()
+            _remove_unfinished(folder)
         except OSError as error:
             raise CheckpointUnusable(f"{folder}: {error.strerror}") from error
         yield found
@@ -182,6 +183,14 @@ def _take(lock: int, folder: Path) -> None:
     os.ftruncate(lock, 0)
     with suppress(OSError):  # the disk is full: nobody will know who has it
         os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """What a job was writing when it was killed, or its disk was full: it counts for nothing, but Spark does not begin
+    if anything is there before the first micro-batch."""
+    for name in ("offsets", "commits"):
+        for path in [*folder.glob(f"{name}/.*.tmp"), *folder.glob(f"{name}/.*.tmp.crc")]:
+            path.unlink()
 
 
 def _begun(folder: Path, settings: Settings, start: Offset) -> Offset:

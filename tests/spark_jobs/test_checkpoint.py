@@ -105,6 +105,17 @@ def test_scratch_is_empty_at_the_beginning_and_gone_at_the_end(tmp_path: Path) -
     assert not found.scratch.exists()
 
 
+@pytest.mark.parametrize("name", ["offsets", "commits"])
+def test_what_was_being_written_at_a_crash_is_removed(tmp_path: Path, name: str) -> None:
+    begin(tmp_path)
+    folder = tmp_path / name
+    folder.mkdir()
+    for each in (".4.2759154e.tmp", "..4.2759154e.tmp.crc", "3", ".3.crc"):
+        (folder / each).write_text("{}")
+    open_once(tmp_path)
+    assert sorted(path.name for path in folder.iterdir()) == [".3.crc", "3"]
+
+
 def test_while_somebody_has_it_nobody_else_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "_WAIT_S", 0.2)
     with (

@@ -124,6 +124,12 @@ class Fixture:
 
 @pytest.fixture
 def fixture(tmp_path: Path) -> Iterator[Fixture]:
+    """In a checkpoint in which a job has died while it wrote where its first micro-batch ends: not a word of it is
+    there, but Spark finds that something is, and would not begin."""
+    with opened(tmp_path / "checkpoint", SETTINGS, {}) as checkpoint:
+        (checkpoint.folder / "offsets").mkdir()
+        for name in (".0.2759154e-e5c4-4b27-8edd-d7b26e17b4a9.tmp", "..0.2759154e-e5c4-4b27-8edd-d7b26e17b4a9.tmp.crc"):
+            (checkpoint.folder / "offsets" / name).touch()
     with opened(tmp_path / "checkpoint", SETTINGS, {}) as checkpoint:
         spark = start_session(SessionOptions(), checkpoint)
         try:
