@@ -45,7 +45,6 @@ class Graph:
     """Whose reading each source vertex is."""
     readings: dict[int, tuple[int, Any]] = field(default_factory=dict)
     """When each of them was, and what it said, if that was not given up."""
-    counters: dict[str, int] = field(default_factory=dict)
 
     def of(self, agent: str, *streams: str) -> list[Result]:
         return [each for each in self.results if each.agent == agent and each.stream in streams]
@@ -88,7 +87,6 @@ def read_graph(store: str, told: Log) -> Graph:
         graph.agent_of = {each.id: told.streams[each.id >> SEQ_BITS][0] for each in reader.every_source()}
         known = reader.payloads(graph.agent_of)
         graph.readings = {each: (payload.ts, payload.value) for each, payload in known.items()}
-        graph.counters = reader.counters()
     return graph
 
 

@@ -151,9 +151,15 @@ def _stop(stage: Stage, fault: Fault) -> Undo:
 def _fill_disk(stage: Stage, fault: Fault) -> Undo:
     disk = stage.disks[fault.target]
     disk.fill()
-    if fault.target == CHECKPOINT:
-        stage.may_end.add("spark")
-    return disk.free
+    if fault.target != CHECKPOINT:
+        return disk.free
+    stage.may_end.add("spark")
+
+    def free() -> None:
+        disk.free()
+        stage.may_end.add("spark")  # it may have tried in vain to start
+
+    return free
 
 
 def _slow_reader(stage: Stage, fault: Fault) -> Undo:

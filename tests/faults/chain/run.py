@@ -127,7 +127,7 @@ def _judge(stage: Stage, player: Player, outcome: Outcome) -> list[str]:
     found = list(judge.findings())
     found += service_judge.findings(stage, player.played, graph, told)
     outcome.results, outcome.edges = len(graph.results), graph.edges
-    outcome.late, outcome.incomplete = graph.counters.get("late", 0), judge.tally.incomplete
+    outcome.late, outcome.incomplete = graph.late, judge.tally.incomplete
     outcome.compared = judge.tally.compared
     outcome.lost_at_kills += judge.tally.lost_at_kills
     outcome.lost_with_cards += judge.tally.lost_with_cards
@@ -141,11 +141,12 @@ def _tell(account: Account, outcome: Outcome) -> None:
 
 
 def _wait_for_graph(stage: Stage, told: Log) -> list[str]:
-    """Until the graph is what the log says; else how it differs, when that has not changed for long."""
+    """Until graph and captured tasks are what the log says; else how they differ, when that has not changed for long."""
     found: list[str] = []
+    events = list(entries(stage.translator.log_folder, [Kind.EVENT]))
     give_up = 0.0
     while True:
-        before, found = found, differences(stage.spark.store, told)
+        before, found = found, differences(stage.spark.store, told) or list(service_judge.tasks(stage, events))
         now = time.monotonic()
         if found != before:
             give_up = now + _GRAPH_S

@@ -3,15 +3,18 @@ doubled or refused is counted by somebody."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from random import Random
+from typing import Any
 from urllib.request import urlopen
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from collector.log_view import entries
+from collector.log_view import Entry, entries
+from collector.store import open_store
 from protocol.chunks import SEQ_BITS
+from protocol.events import TaskBegun, TaskEnded
 from protocol.row import Row
 from protocol.wire.sections import Kind
 from tests.faults.chain.graph_judge import Graph
@@ -54,19 +57,50 @@ def _answers(stage: Stage, graph: Graph, told: Log, epochs: Mapping[tuple[str, i
                 yield f"the API says that {name} comes from {found}, and the store {sources}"
 
 
+def tasks(stage: Stage, events: Iterable[Entry]) -> Iterator[str]:
+    """How the tasks that the API knows are not those that were captured."""
+    told: dict[str, str] = {}
+    for each in events:
+        if isinstance(each.record, (TaskBegun, TaskEnded)):
+            name = f"task:{each.agent}@{each.epoch}:{each.record.key}"
+            told[name] = each.record.status if isinstance(each.record, TaskEnded) else told.get(name, "running")
+    found: dict[str, str] = {}
+    with httpx.Client(base_url=stage.api.url, timeout=30.0) as client:
+        page: dict[str, Any] = {"next": ""}
+        while page["next"] is not None:
+            page = client.get(
+                "/v1/tasks", params={"limit": 1_000, **({"cursor": page["next"]} if found else {})}
+            ).json()
+            found |= {each["id"]: each["status"] for each in page["items"]}
+    if found != told:
+        wrong = sorted(name for name in told.keys() | found.keys() if told.get(name) != found.get(name))
+        some = {name: (told.get(name), found.get(name)) for name in wrong[:3]}
+        yield f"the API knows {len(found)} tasks, the log {len(told)}; {len(wrong)} are not the same, such as {some}"
+
+
 def _count_of_the_store(stage: Stage, graph: Graph) -> Iterator[str]:
     """The API serves the counters of the store, and they are those of the graph."""
-    served, told = _scrape(stage.api.port), _scrape(stage.spark.metrics_port)
-    for name, value in graph.counters.items():
+    counters, served = _counters(stage)
+    for name, value in counters.items():
         if served.get(f"threadline_store_{name}") != value:
             yield f"the API counts {served.get(f'threadline_store_{name}')} {name}, and the store {value}"
     counted = {"sinks": len(graph.results), "sources": len(graph.agent_of), "edges": graph.edges, "late": graph.late}
     counted["lost"] = sum(len(each.lost) for each in graph.results)
     for name, value in counted.items():
-        if graph.counters.get(name, 0) != value:
-            yield f"the store counts {graph.counters.get(name)} {name}, and there are {value}"
+        if counters.get(name, 0) != value:
+            yield f"the store counts {counters.get(name)} {name}, and there are {value}"
+    told = _scrape(stage.spark.metrics_port)
     if not 0 < told["threadline_spark_edges_total"] <= graph.edges:
         yield f"Spark counts {told['threadline_spark_edges_total']} edges of {graph.edges}"
+
+
+def _counters(stage: Stage) -> tuple[dict[str, int], dict[str, float]]:
+    """Of the store, and as the API serves them, at a moment at which nothing was written."""
+    with open_store(stage.spark.store).reader() as reader:
+        while True:
+            before, served = reader.counters(), _scrape(stage.api.port)
+            if reader.counters() == before:
+                return before, served
 
 
 def _count_of_the_translator(stage: Stage, log: Sequence[Row]) -> Iterator[str]:

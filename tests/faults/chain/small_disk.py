@@ -39,6 +39,10 @@ class SmallDisk:
             shutil.copytree(self.folder, self.folder.with_name(f"{self.folder.name}-kept"), dirs_exist_ok=True)
         subprocess.run(["umount", "-l", str(self.folder)], check=True)
 
+    @property
+    def is_full(self) -> bool:
+        return self._ballast.exists()
+
     def fill(self) -> None:
         """Leave no room for anything."""
         with self._ballast.open("wb", buffering=0) as file:

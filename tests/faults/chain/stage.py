@@ -131,7 +131,7 @@ class Stage:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         for disk in self.disks.values():
-            disk.keep = error is not None
+            disk.keep = disk.keep or error is not None
         self._stack.close()
 
     def _mount(self) -> None:
@@ -241,7 +241,8 @@ class Stage:
             elif code is not None:
                 if name not in self.may_end:
                     raise Broken(f"{name} has ended by itself with code {code}:\n{service.tail()}")
-                self.may_end.discard(name)
+                if not any(disk.is_full for disk in self.disks.values()):
+                    self.may_end.discard(name)
                 self.ended_by_themselves += 1
                 self._launch(name)
             elif time.monotonic() > self._launched_at[name] + _READY_S and not service.is_ready():
