@@ -18,7 +18,8 @@ from tests.faults.chain.works import GAUGE, clock_file, end_file, plan_file
 Undo = Callable[[], object]
 _TICK_S = 0.05
 _PATIENCE_S = 10.0
-"""How long after its time a fault may still begin, if its target was not at work."""
+_PATIENCE_WITH_SPARK_S = 90.0
+"""How long after all others a fault may still begin, if its target was not at work."""
 _LONGEST_JUMP_MS = 3_600_000
 
 
@@ -50,7 +51,7 @@ class Player:
                         under_way.append((now + fault.for_s, _BEGIN[fault.kind](stage, fault)))
                         free_at |= dict.fromkeys(fault.busies, now + fault.for_s + fault.apart_s)
                         self.played.append(fault)
-                    elif fault.target in stage.finished or now > begun + schedule.duration_s + _PATIENCE_S:
+                    elif fault.target in stage.finished or now > begun + schedule.duration_s + _patience_s(fault):
                         waiting.remove(fault)
                         self.left_out.append(fault)
                 for entry in [each for each in under_way if now >= each[0]]:
@@ -68,6 +69,10 @@ class Player:
         """Whether its target is at work."""
         hit = {"cloud": CLOUD, CHECKPOINT: ("spark",)}.get(fault.target, (fault.target,))
         return all(self.stage.is_ready(name) for name in hit)
+
+
+def _patience_s(fault: Fault) -> float:
+    return _PATIENCE_WITH_SPARK_S if "spark" in fault.busies else _PATIENCE_S
 
 
 def _weather(stage: Stage, fault: Fault) -> Undo:

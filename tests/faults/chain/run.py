@@ -141,7 +141,7 @@ def _tell(account: Account, outcome: Outcome) -> None:
 
 
 def _wait_for_graph(stage: Stage, told: Log) -> list[str]:
-    """Until graph and captured tasks are what the log says; else how they differ, when that has not changed for long."""
+    """Until graph and captured tasks are what the log says; else how they differ when that does not change any more."""
     found: list[str] = []
     events = list(entries(stage.translator.log_folder, [Kind.EVENT]))
     give_up = 0.0
