@@ -31,7 +31,7 @@ def load(
         typer.Option(
             help="What all devices together say in a second: origins (query), tasks (workflow) or readings (light)."
             " With --find-max, what to begin with. As a rule 250 origins, 2 tasks or 0.2 readings of each device.",
-            min=0,
+            min=0.01,
         ),
     ] = None,
     duration: Annotated[float, typer.Option(help="Seconds that they speak for.", min=0.1, max=_MOST_S)] = 30.0,
@@ -69,6 +69,10 @@ def load(
     drain: Annotated[
         float, typer.Option(help="Seconds that everything may take to arrive, once it comes no nearer.", min=1)
     ] = 60.0,
+    connect: Annotated[
+        float | None,
+        typer.Option(help="Seconds that all devices may take to connect. As a rule 30, and 0.1 of each.", min=1),
+    ] = None,
     gateway: Annotated[
         str | None, typer.Option(help="A gateway that runs, HOST:PORT: nothing is started here then.")
     ] = None,
@@ -109,6 +113,8 @@ def load(
     for option, file in (("--report", report), ("--json", json_file)):
         if file is not None and not file.absolute().parent.is_dir():
             fail(f"{option} {file}: there is no folder {file.parent}")
+    if users and (without_spark if gateway is None else api is None):
+        fail("there is no API to ask: give --api with --gateway, or leave out --without-spark")
     running = _running(gateway, log, store, api, metrics or [], process or [])
     options = LoadOptions(
         profile=wanted,
@@ -125,7 +131,7 @@ def load(
         with_spark=not without_spark,
         chain=running,
         drain_s=drain,
-        connect_s=30.0 + devices / 10,
+        connect_s=30.0 + devices / 10 if connect is None else connect,
     )
     stop = threading.Event()
     _listen(stop)

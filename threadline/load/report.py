@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
-from itertools import pairwise
 
 from threadline.load.chain import GATEWAY, SPARK, TRANSLATOR
 from threadline.load.plots import Points, plot
@@ -31,6 +30,8 @@ svg .span { fill: var(--span); }
 svg polyline { fill: none; stroke-width: 1.5; }
 .lost { color: #c00; font-weight: 600; }
 """
+
+_LOOKS = 5
 
 
 def page(outcome: Outcome) -> str:
@@ -182,8 +183,12 @@ def _values(samples: Sequence[Sample], value_of: Callable[[Sample], float | None
 
 
 def _rate(samples: Sequence[Sample], value_of: Callable[[Sample], float | None]) -> Points:
+    """Per second, over the last few looks: who writes in large pieces would seem to jump otherwise."""
     points = _values(samples, value_of)
-    return [(x, (y - before_y) / (x - before_x)) for (before_x, before_y), (x, y) in pairwise(points) if x > before_x]
+    return [
+        (x, (y - before_y) / (x - before_x))
+        for (before_x, before_y), (x, y) in zip(points, points[_LOOKS:], strict=False)
+    ]
 
 
 def _steps(outcome: Outcome) -> Iterable[str]:

@@ -23,8 +23,8 @@ from threadline.load.latency import Arrivals
 from threadline.load.loss import Loss, held_by_log, lost_before_graph, lost_before_log
 from threadline.load.profiles import Profile, Said
 from threadline.load.questions import Asked, asking
-from threadline.load.steps import Bottleneck, Step, Stepper, bottleneck, judge
-from threadline.load.watch import Sample, Watch
+from threadline.load.steps import CLOSE, Bottleneck, Step, Stepper, bottleneck, judge
+from threadline.load.watch import EVERY_S, Sample, Watch
 from threadline.load.worker import total
 
 _LOOK_S = 0.1
@@ -52,6 +52,8 @@ class LoadOptions:
     processes: int
     find_max: bool = False
     step_s: float = 20.0
+    close: float = CLOSE
+    """How many times the highest rate that holds may be below the lowest that does not."""
     users: int = 0
     """That ask the API meanwhile."""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -119,8 +121,9 @@ class Outcome:
 
     @property
     def is_whole(self) -> bool:
-        """All devices were there, and nothing is lost."""
-        return not self.losses and not self.left and self.connected == self.options.devices
+        """All devices were there, unless nobody wanted to wait for them, and nothing is lost."""
+        were_there = self.was_stopped or self.connected == self.options.devices
+        return were_there and not self.losses and not self.left
 
 
 def _merged(parts: Iterator[Histogram]) -> Histogram:
@@ -154,8 +157,6 @@ def run(options: LoadOptions, stop: threading.Event, listener: Listener) -> Outc
             chain = stack.enter_context(started)
         else:
             chain = options.chain
-        if options.users and chain.api is None:
-            raise CannotLoad("there is no API to ask: give --api, or leave out --without-spark")
         return _Run(options, chain, folder, stop, listener).go()
 
 
@@ -250,7 +251,7 @@ class _Run:
         outcome.asked = asked.result
 
     def _find_max(self, watch: Watch) -> None:
-        outcome, stepper = self._outcome, Stepper(self._options.rate)
+        outcome, stepper = self._outcome, Stepper(self._options.rate, self._options.close)
         while (rate := stepper.rate) is not None and len(outcome.steps) < _MOST_STEPS:
             self._listener.phase("")
             from_s = watch.now_s
@@ -303,7 +304,7 @@ class _Run:
             outcome.losses += self._lost_before_graph(whole, chain.store, watch)
             outcome.checked = ("log", "graph")
         outcome.drained_s = time.monotonic() - begun
-        self._sleep(1.5, watch, although_stopped=True)  # so that the last look has seen it all
+        self._sleep(1.2 * EVERY_S, watch, although_stopped=True)  # so that the last look has seen it all
 
     def _lost_before_graph(self, ends: list[DeviceEnd], store: str, watch: Watch) -> list[Loss]:
         found: list[Loss] = []

@@ -23,6 +23,7 @@ LEAST_ACHIEVED = 0.95
 MOST_KEPT = 0.05
 MOST_UNREAD = 0.1  # Spark reads in large pieces, so this is known less well
 MOST_LATER = 0.05
+LEAST_BEHIND_S = 1.0  # Spark stores once in a second or two: what is less may be chance
 _FULL = 0.93
 _SETTLE = 1 / 3
 _LEAST_SAMPLES = 4
@@ -69,14 +70,15 @@ def judge(samples: Sequence[Sample], rate: float, from_s: float, to_s: float) ->
     unread = _share(some, [each.log_backlog for each in some], "rows")
     later = _slope([(each.at_s, at) for each in some if (at := each.late_ms.at(0.5)) is not None]) / 1000
     cores = {name: statistics.fmean(each.cores.get(name, 0.0) for each in some) for name in some[-1].cores}
+    length_s = some[-1].at_s - some[0].at_s
     reasons = []
     if achieved < LEAST_ACHIEVED * rate:
         reasons.append(f"the devices said {achieved:,.0f} of {rate:,.0f} per second")
     if kept > MOST_KEPT:
         reasons.append(f"{kept:.0%} of the batches stayed with the devices")
-    if unread > MOST_UNREAD:
+    if unread > MOST_UNREAD and unread * length_s > LEAST_BEHIND_S:
         reasons.append(f"Spark did not read {unread:.0%} of the rows")
-    if later > MOST_LATER:
+    if later > MOST_LATER and later * length_s > LEAST_BEHIND_S:
         reasons.append(f"results became {later:.2f} s later every second")
     return Step(
         rate=rate,
@@ -114,7 +116,8 @@ def _slope(points: Sequence[tuple[float, float]]) -> float:
 class Stepper:
     """Which rate to try: higher and higher until one fails, then closer and closer to the highest that holds."""
 
-    def __init__(self, first: float) -> None:
+    def __init__(self, first: float, close: float = CLOSE) -> None:
+        self._close = close
         self.highest: float | None = None
         """The highest rate that was sustained."""
         self.lowest_failed: float | None = None
@@ -123,7 +126,11 @@ class Stepper:
     @property
     def rate(self) -> float | None:
         """The next one, None if it is known well enough."""
-        if self.highest is not None and self.lowest_failed is not None and self.lowest_failed <= self.highest * CLOSE:
+        if (
+            self.highest is not None
+            and self.lowest_failed is not None
+            and self.lowest_failed <= self.highest * self._close
+        ):
             return None
         return self._next
 

@@ -1,0 +1,139 @@
+"""Many devices at once: what capture costs them, how much the whole chain takes, and whether it stays as it is.
+
+Four parts. ProvLight's table IX: 8, 16, 32 and 64 devices run tasks of 0.5 s with 100 attributes each, every device a
+process; the ProvLight re-creation does the same with 64. The highest rate of delivery origins (results of 50 readings,
+a quarter of them shared) that the chain of broker, gateway, translator, Spark and API sustains while its devices run on
+the same cores, found in steps, with what stood in the way of more. A long time at 70 % of it: memory and losses. Many
+light devices, which say one small reading every 5 s each.
+
+Memory is flat if no component has more than 1.1 times as much in the last quarter of the run as in the second, by the
+medians of what is its own (no pages of files); less than 8 MB more is no growth.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from bench._capture_contenders import PROVLIGHT, THREADLINE, why_not
+from bench._capture_servers import SnServer
+from bench._goals import Report, parse_arguments
+from bench._load_chain import LIGHT_EVERY_S, QUERY_DEVICES, growths, load
+from bench._load_devices import Captured, capture
+from threadline.load.chain import Chain, started
+from threadline.load.run import Outcome
+from threadline.load.summary import at_work, components, rates
+
+DEVICES = (8, 16, 32, 64)
+MOST_OVER_8 = 1.5
+LEAST_UNDER_PROVLIGHT = 20.0
+LEAST_ORIGINS = 10_000.0
+SHARE = 0.7
+MOST_GROWTH = 1.1
+
+
+def main() -> None:
+    report = parse_arguments("load", __doc__.splitlines()[0])
+    with tempfile.TemporaryDirectory(prefix="threadline-bench-") as name:
+        table_ix(report, Path(name))
+    with (
+        tempfile.TemporaryDirectory(prefix="threadline-bench-") as name,
+        started(Path(name), embedded=False, with_spark=True) as chain,
+    ):
+        highest = sustained(report, chain)
+        steady(report, chain, highest)
+        light(report, chain)
+    report.finish()
+
+
+def table_ix(report: Report, folder: Path) -> None:
+    """The caller's time with more and more devices."""
+    tasks = 10 if report.quick else 100
+    found: list[Captured] = []
+    with SnServer(folder) as server:
+        runs = [(THREADLINE, count) for count in DEVICES] + [(PROVLIGHT, DEVICES[-1])]
+        for contender, count in runs:
+            if (missing := why_not(contender)) is not None:
+                print(f"{contender.name}: {missing}")
+                continue
+            found.append(capture(contender, count, tasks, server, folder))
+            print(found[-1].line(), flush=True)
+    report.figures += [{"part": "table IX", **asdict(each)} for each in found]
+    mean_us = {(each.contender, each.devices): each.mean_us for each in found}
+    ours_us = mean_us[THREADLINE.name, DEVICES[-1]]
+    size = f"{tasks} tasks of 0.5 s each"
+    over = ours_us / mean_us[THREADLINE.name, DEVICES[0]]
+    report.goal(f"mean caller time at 64 devices over that at 8 ({size})", over, "<=", MOST_OVER_8, "x")
+    under = mean_us.get((PROVLIGHT.name, DEVICES[-1]), float("nan")) / ours_us
+    report.goal(
+        f"ProvLight's mean caller time over ours at 64 devices ({size})", under, ">=", LEAST_UNDER_PROVLIGHT, "x"
+    )
+
+
+def sustained(report: Report, chain: Chain) -> float:
+    """The highest rate, and what stood in the way."""
+    step_s, close = (8.0, 1.6) if report.quick else (40.0, 1.1)
+    print(f"highest sustained rate of {QUERY_DEVICES} devices, steps of {step_s:g} s", flush=True)
+    outcome = load(chain, "query", QUERY_DEVICES, 8_000.0, step_s=step_s, close=close)
+    report.figures.append({"part": "sustained", **_figures(outcome)})
+    highest = outcome.highest.rate if outcome.highest is not None else 0.0
+    if outcome.bottleneck is not None:
+        print(f"first bottleneck: {outcome.bottleneck.component}: {outcome.bottleneck.why}")
+    size = f"steps of {step_s:g} s, {close:g} times apart at most"
+    report.goal(f"highest sustained delivery origins per second, end to end ({size})", highest, ">=", LEAST_ORIGINS)
+    report.goal("records lost while it was looked for", _lost(outcome), "==", 0)
+    return highest
+
+
+def steady(report: Report, chain: Chain, highest: float) -> None:
+    """A long time at a rate that should be no trouble."""
+    duration_s = 30.0 if report.quick else 1800.0
+    size = f"{duration_s / 60:g} min at 70 % of the highest"
+    print(f"{size}: {SHARE * highest:,.0f} origins/s", flush=True)
+    outcome = load(chain, "query", QUERY_DEVICES, SHARE * highest, duration_s=duration_s)
+    grown = growths(at_work(outcome))
+    for each in grown:
+        print(
+            f"  memory of {each.component:<10} {each.early_bytes / 1e6:8.1f} MB, then {each.late_bytes / 1e6:8.1f} MB"
+        )
+    report.figures.append({"part": "steady", **_figures(outcome), "growth": [asdict(each) for each in grown]})
+    worst = max(each.ratio for each in grown)
+    report.goal(f"most growth of a component's memory ({size})", worst, "<=", MOST_GROWTH, "x")
+    report.goal(f"records lost ({size})", _lost(outcome), "==", 0)
+
+
+def light(report: Report, chain: Chain) -> None:
+    """Very many devices that say little."""
+    devices, duration_s = (100, 15.0) if report.quick else (1_000, 120.0)
+    print(f"{devices} light devices", flush=True)
+    outcome = load(chain, "light", devices, devices / LIGHT_EVERY_S, duration_s=duration_s)
+    report.figures.append({"part": "light", **_figures(outcome)})
+    published = sum(end.said.readings > 0 for end in outcome.ends)
+    report.goal("light devices connected", outcome.connected, "==", devices)
+    report.goal("light devices that have published", published, "==", devices)
+    report.goal(f"records lost ({devices} light devices)", _lost(outcome), "==", 0)
+
+
+def _lost(outcome: Outcome) -> int:
+    """Records, and batches that never left their device."""
+    return sum(abs(loss.said - loss.found) for loss in outcome.losses) + outcome.left
+
+
+def _figures(outcome: Outcome) -> dict[str, object]:
+    return {
+        "devices": outcome.options.devices,
+        "rate": outcome.options.rate,
+        "units": outcome.units,
+        "caller_us": outcome.caller_us.figures(),
+        "to_graph_ms": outcome.late_ms.figures(),
+        "rates_per_s": rates(outcome),
+        "components": components(outcome),
+        "steps": [asdict(step) for step in outcome.steps],
+        "bottleneck": asdict(outcome.bottleneck) if outcome.bottleneck else None,
+        "losses": [str(loss) for loss in outcome.losses],
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""`threadline load` as a user runs it: real agents, a real gateway and broker, a real log; and what it says of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from typer.testing import CliRunner
+
+from protocol.address import format_address
+from tests.support.waiting import wait_until
+from threadline.cli import app
+from threadline.lab import GatewayService, TranslatorService, free_port, mqtt_broker
+from threadline.load.scrape import scrape
+
+END_S = 60.0
+
+
+def load(*options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "threadline", "load", *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def ended(process: subprocess.Popen[str], code: int) -> str:
+    """What it said on stdout, when it has ended as it should."""
+    out, error = process.communicate(timeout=END_S)
+    assert process.returncode == code, out + error
+    assert error == ""
+    return out
+
+
+def figures(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
+
+
+class Cloud:
+    """A chain that runs already: what `--gateway` and its companions are for."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        broker = stack.enter_context(mqtt_broker(folder))
+        self.gateway = stack.enter_context(GatewayService(folder, broker))
+        metrics = f"127.0.0.1:{free_port()}"
+        self.translator = stack.enter_context(TranslatorService(folder, broker, "--metrics", metrics))
+        self.options = [
+            *("--gateway", format_address(*self.gateway.address), "--log", str(self.translator.log_folder)),
+            *("--metrics", f"gateway=127.0.0.1:{self.gateway.metrics_port}", "--metrics", f"translator={metrics}"),
+            *("--process", f"gateway={self.gateway.pid}", "--process", f"translator={self.translator.pid}"),
+        ]
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+    with ExitStack() as stack:
+        yield Cloud(tmp_path_factory.mktemp("cloud"), stack)
+
+
+@pytest.mark.parametrize("profile", ["query", "workflow", "light"])
+def test_all_that_devices_say_is_counted_in_the_log(cloud: Cloud, tmp_path: Path, profile: str) -> None:
+    told, report = tmp_path / "load.json", tmp_path / "load.html"
+    rate = {"query": 2_000, "workflow": 40, "light": 40}[profile]
+    options = ["--profile", profile, "--devices", "4", "--rate", str(rate), "--duration", "1.5"]
+    out = ended(load(*options, *cloud.options, "--json", str(told), "--report", str(report)), 0)
+    found = figures(told)
+    assert "4 of 4 devices connected" in out
+    assert "loss      none: everything that was said is in the log" in out
+    assert found["connected"] == 4
+    assert found["losses"] == []
+    assert found["checked"] == ["log"]
+    # The machine may be busy, but it is not so slow.
+    assert rate / 2 <= found["units"] <= 2 * rate
+    said = found["said"]
+    match profile:
+        case "query":
+            assert said["origins"] == 50 * said["results"]
+            assert said["readings"] == 38 * said["results"] + 4 * 12
+        case "workflow":
+            assert said["events"] == 2 * said["tasks"] + 2 * 4
+        case "light":
+            assert said["results"] == said["origins"] == said["readings"]
+    assert found["caller_us"]["count"] >= found["units"] // 50
+    assert set(found["components"]) == {"gateway", "translator", "devices", "load"}
+    assert all(each["memory_bytes"] > 0 for each in found["components"].values())
+    assert report.read_text().startswith("<!DOCTYPE html>")
+
+
+def test_what_a_small_spool_gave_up_is_a_loss_that_its_gap_explains(cloud: Cloud, tmp_path: Path) -> None:
+    """The gateway stands still while the devices speak, so that they have to keep more than they can."""
+    told = tmp_path / "load.json"
+    options = ["--devices", "2", "--rate", "6000", "--duration", "5", "--spool-bytes", str(64 << 10)]
+    before = _publishes(cloud)
+    process = load(*options, *cloud.options, "--json", str(told), "--drain", "20")
+    gateway = psutil.Process(cloud.gateway.pid)
+    wait_until(lambda: _publishes(cloud) > before + 4, "the devices are at work", END_S)
+    gateway.suspend()
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(5)
+    finally:
+        gateway.resume()
+    out = ended(process, 1)
+    lost = re.findall(r"^LOST +load-\S+: (\d+) of (\d+) results are in the log \((Gap: .+)\)$", out, re.MULTILINE)
+    assert lost, out
+    for found, said, gap in lost:
+        assert int(found) < int(said)
+        assert re.search(r"batches \d+ to \d+", gap)
+    assert {each["what"] for each in figures(told)["losses"]} == {"results", "origins", "readings"}
+
+
+def _publishes(cloud: Cloud) -> float:
+    return scrape("gateway", f"127.0.0.1:{cloud.gateway.metrics_port}").get("publishes_from_devices", 0)
+
+
+def test_a_signal_ends_it_with_what_was_measured(tmp_path: Path) -> None:
+    """It starts the chain itself here, and nothing of it is left."""
+    told, folder = tmp_path / "load.json", tmp_path / "run"
+    options = ["--devices", "2", "--duration", "600", "--without-spark", "--folder", str(folder)]
+    process = load(*options, "--json", str(told))
+    wait_until(lambda: list(folder.glob("devices/load-*-1/up/*")), "the devices are there", END_S)
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGTERM)
+    out = ended(process, 0)
+    assert "stopped early, as asked" in out
+    assert figures(told)["was_stopped"] is True
+    assert figures(told)["losses"] == []
+    assert [each for each in children if each.is_running()] == []
+
+
+def test_a_gateway_that_is_not_there_is_no_success(tmp_path: Path) -> None:
+    options = ["--devices", "1", "--gateway", f"127.0.0.1:{free_port()}", "--connect", "1", "--drain", "1"]
+    out = ended(load(*options), 1)
+    assert "0 of 1 devices connected" in out
+    assert "not looked for: there is no --log" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--profile", "heavy"], "there is no profile 'heavy', only query, workflow, light"),
+        (["--when-full", "explode"], "when_full is drop-oldest or block, not 'explode'"),
+        (["--devices", "0"], "--devices"),
+        (["--rate", "0"], "--rate"),
+        (["--find-max", "--step", "1"], "--step"),
+        (["--log", "."], "--log says where a running chain is, and goes with --gateway"),
+        (["--gateway", "nowhere"], "--gateway"),
+        (["--gateway", "127.0.0.1:9", "--log", "/no/such/folder"], "--log /no/such/folder is no folder"),
+        (["--gateway", "127.0.0.1:9", "--store", "what"], "--store"),
+        (["--gateway", "127.0.0.1:9", "--api", "127.0.0.1:8080"], "is no address such as http://127.0.0.1:8080"),
+        (["--gateway", "127.0.0.1:9", "--metrics", "api=127.0.0.1:9"], "of gateway, translator, spark"),
+        (["--gateway", "127.0.0.1:9", "--process", "gateway=x"], "there is no such process"),
+        (["--gateway", "127.0.0.1:9", "--users", "3"], "there is no API to ask"),
+        (["--without-spark", "--users", "3"], "there is no API to ask"),
+        (["--report", "/no/such/folder/load.html"], "there is no folder /no/such/folder"),
+    ],
+)
+def test_bad_input_is_refused_with_a_reason(options: list[str], words: str) -> None:
+    result = CliRunner().invoke(app, ["load", *options])
+    assert result.exit_code == 2
+    assert words in result.output
+    assert "Traceback" not in result.output
+
+
+def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "left").touch()
+    result = CliRunner().invoke(app, ["load", "--folder", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "is not empty" in result.output
+
+
+def test_without_locust_users_are_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threadline.load.questions.find_spec", lambda _: None)
+    result = CliRunner().invoke(app, ["load", "--users", "2"])
+    assert result.exit_code == 2
+    assert "locust is not installed" in result.output
+    assert "threadline[bench]" in result.output
