@@ -10,7 +10,6 @@ kept beside it. SIGTERM and Ctrl-C end the run that is under way, and the report
 from __future__ import annotations
 
 import argparse
-import importlib
 import re
 import shutil
 import signal
@@ -22,13 +21,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from random import SystemRandom
 from types import FrameType
-from typing import Any
 
 from tests.faults.chain.run import Outcome, run
 from tests.faults.report import Report
+from tests.faults.simulation.runs import run_seed
 
 LAYERS = ("chain", "simulation", "both")
-_SIMULATION = "tests.faults.simulation.runs"
 _SIMULATED_S = 20.0
 """For so long, seeds are simulated between two runs of the chain."""
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -65,10 +63,9 @@ def play_chain(seed: int, kept: Path) -> Outcome:
 
 def play_simulation(seeds: Iterable[int], report: Report) -> None:
     """Simulated runs; each stands for itself."""
-    runs = importlib.import_module(_SIMULATION)
     for seed in seeds:
         try:
-            summary: Any = runs.run_seed(seed)
+            summary = run_seed(seed)
         except Exception as error:
             told = "".join(traceback.format_exception_only(error))
             say(f"simulation, seed {seed}: BAD\n{told}")
@@ -99,17 +96,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     code = 0
 
     def interrupt(number: int, _: FrameType | None) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
+        for each in before:
             signal.signal(each, signal.SIG_IGN)
         raise Interrupted(number)
 
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, interrupt)
+    before = {each: signal.signal(each, interrupt) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         _play(layer, options.seed, time.monotonic() + options.duration, report)
     except Interrupted as stop:
         say("told to stop: the run under way does not count")
         code = 128 + int(stop.args[0])
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
     report.write()
     say(f"{report.summary()}\nreport: {options.report / 'report.md'}")
     return code or int(not report.is_good)
