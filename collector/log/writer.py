@@ -27,7 +27,7 @@ from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
 
-from collector.log.ends import note_end
+from collector.log.ends import note_end, noted_end
 from collector.log.errors import LogDamaged, LogError, LogUnwritable, ShardInUse, TooMuchHeld
 from collector.log.identity import give_id
 from collector.log.layout import (
@@ -360,7 +360,8 @@ def _repaired(shard: Path, published: Position | None) -> tuple[_Extent, Repair]
         excess_bytes = path.stat().st_size - last.end_bytes
         if excess_bytes and (published is None or last.end < published):
             _set_aside(shard, last.number)
-        if last.batches == 0 or (last.batches == 1 and (published or FIRST).segment < last.number and numbers):
+        is_unpublished = last.batches == 1 and (published or FIRST).segment < last.number
+        if last.batches == 0 or (is_unpublished and numbers and not _is_followed(shard, numbers[-1])):
             path.unlink()
             cut_bytes += excess_bytes
             last = _Extent(0)
@@ -384,6 +385,18 @@ def _repaired(shard: Path, published: Position | None) -> tuple[_Extent, Repair]
     files = ", ".join(_kept(shard, number) for number in lost)
     loss = f"the log was damaged: {what}{until} could not be read any more and was cut; kept as found: {files}"
     return last, Repair(cut_bytes, last.end, lost, loss)
+
+
+def _is_followed(shard: Path, number: int) -> bool:
+    """Whether nothing has gone into a segment since the next one was begun, so that the next one's snapshot is up to
+    date. It stays then, even if nothing of it seems to be published: a power cut may have taken that back, and readers
+    may know their places in it."""
+    extent = _Extent(number)
+    _measure(segment_path(shard, number), extent)
+    try:
+        return noted_end(shard, number) == extent.rows
+    except LogDamaged:
+        return False
 
 
 def _at(position: Position) -> str:

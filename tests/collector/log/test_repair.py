@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -15,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.log import FIRST, LogDamaged, LogReader, Position, Repair, Row, ShardWriter
-from collector.log.position import position_path
+from collector.log.ends import note_end
+from collector.log.position import PublishedPosition, position_path
 from collector.log.segment import HEADER, SEGMENT_SCHEMA, Segment
 from tests.collector.log.batches import NONCE, SHARD, SNAPSHOT, NextSeqs, batch, log_batches, opened, segments
 
@@ -147,14 +149,47 @@ def test_a_shard_whose_only_file_is_empty_begins_anew(tmp_path: Path) -> None:
     assert log_batches(tmp_path, "a", [0]) == Position(1, 2)
 
 
-def test_a_segment_that_was_started_but_never_published_does_not_hide_the_rows_before(tmp_path: Path) -> None:
-    log_batches(tmp_path, "a", range(2))
-    position = position_path(tmp_path / "shard-05").read_bytes()
-    with ShardWriter(tmp_path, SHARD) as writer:
-        writer.begin(lambda: [Row(SNAPSHOT, "a", NONCE, 1, b"out of date")])
-    position_path(tmp_path / "shard-05").write_bytes(position)
+def test_a_segment_that_was_started_but_never_published_does_not_hide_the_rows_that_went_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish, unlink = PublishedPosition.publish, Path.unlink
+
+    def refuse_to_publish(self: PublishedPosition, position: Position) -> None:
+        if position.segment > 1:
+            raise OSError(errno.EIO, "it cannot be published")
+        publish(self, position)
+
+    def refuse_to_delete(self: Path, missing_ok: bool = False) -> None:
+        if self.suffix == ".arrows":
+            raise OSError(errno.EIO, "nor be deleted")
+        unlink(self, missing_ok)
+
+    writer, state = opened(tmp_path, segment_bytes=1)
+    with writer, monkeypatch.context() as broken:
+        broken.setattr(PublishedPosition, "publish", refuse_to_publish)
+        broken.setattr(Path, "unlink", refuse_to_delete)
+        for seq in range(2):  # each time, a segment is begun in vain
+            rows = batch("a", seq)
+            state.note(rows)
+            writer.append(rows)
+            writer.commit()
+    assert len(segments(tmp_path)) == 2
+    note_end(tmp_path / "shard-05", 1, 2)  # as the first of them has noted it
     _, tail = reopened(tmp_path)
     assert tail == batch("a", 0) + batch("a", 1)
+
+
+def test_a_position_that_a_power_cut_has_taken_back_costs_no_reader_its_place(tmp_path: Path) -> None:
+    log_batches(tmp_path, "a", range(2))
+    log_batches(tmp_path, "b", [0])
+    position = position_path(tmp_path / "shard-05").read_bytes()
+    read_to = log_batches(tmp_path, "a", [])
+    assert read_to == Position(3, 2), "a snapshot of both"
+    position_path(tmp_path / "shard-05").write_bytes(position)
+    log_batches(tmp_path, "c", [0])
+    reader = LogReader(tmp_path)
+    found = [row for row in reader.rows(SHARD, read_to, reader.end(SHARD)) if row.kind != SNAPSHOT]
+    assert found == batch("c", 0)
 
 
 def test_unfinished_files_are_removed(tmp_path: Path) -> None:
