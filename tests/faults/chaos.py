@@ -18,6 +18,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from random import SystemRandom
 from types import FrameType
@@ -54,8 +55,9 @@ def play_chain(seed: int, kept: Path) -> Outcome:
         for finding in outcome.findings:
             say(f"  {finding}")
         if not outcome.is_good:
-            sockets = shutil.ignore_patterns("scratch")
-            shutil.copytree(folder, kept / f"seed-{seed}", dirs_exist_ok=True, ignore=sockets)
+            passing = shutil.ignore_patterns("scratch")
+            with suppress(shutil.Error):  # some process may just be ending
+                shutil.copytree(folder, kept / f"seed-{seed}", dirs_exist_ok=True, ignore=passing)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return outcome

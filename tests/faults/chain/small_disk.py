@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -36,7 +37,9 @@ class SmallDisk:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.free()
         if self.keep:
-            shutil.copytree(self.folder, self.folder.with_name(f"{self.folder.name}-kept"), dirs_exist_ok=True)
+            kept, passing = self.folder.with_name(f"{self.folder.name}-kept"), shutil.ignore_patterns("scratch")
+            with suppress(shutil.Error):  # some process may just be ending
+                shutil.copytree(self.folder, kept, dirs_exist_ok=True, ignore=passing)
         subprocess.run(["umount", "-l", str(self.folder)], check=True)
 
     @property
