@@ -296,6 +296,20 @@ class Registry:
         with self._turn, self._errors_told():
             return [agent for (agent,) in self._db.execute(_AGENTS)]
 
+    def confirm(self, streams: Iterable[tuple[tuple[str, int, str], int]]) -> None:
+        """RegistryDamaged if it did not give streams (agent, nonce, name) the numbers that the log has for them: it may
+        be a copy that is older than the log."""
+        with self._turn, self._errors_told():
+            for (agent, nonce, name), number in streams:
+                query = "SELECT number FROM streams WHERE agent=? AND nonce=? AND name=?"
+                found = self._db.execute(query, (agent, _signed(nonce), name)).fetchone()
+                if found != (number,):
+                    raise RegistryDamaged(
+                        f"{self._path} does not fit the log: it knows stream {name} of {agent} as "
+                        f"{found[0] if found else 'nothing'}, not as {number}. If it is a copy that is older than the "
+                        "log, put back a newer one, or begin a new log in another folder"
+                    )
+
     def close(self) -> None:
         """Let go of the file."""
         self._db.close()

@@ -142,11 +142,23 @@ class ShardLog:
         self._writer = ShardWriter(folder, shard, segment_bytes=segment_bytes)
         try:
             self._replay(self._writer.tail())
+            self._confirm_registry()
             self._close_epochs(self._agents)
             self._writer.begin(self._snapshot, self._told_loss())
         except BaseException:
             self._writer.close()
             raise
+
+    def _confirm_registry(self) -> None:
+        """What the log says of numbers is what the registry has given. Else it would give some of them again."""
+        states = [
+            state
+            for known in self._agents.values()
+            for state in (*known.epochs.closing.values(), *known.epochs.known.values())
+        ]
+        own = [((at.agent, at.nonce, name), number) for at in states for name, number in at.own_streams.items()]
+        others = [pair for at in states for pair in at.other_streams.items()]
+        self._registry.confirm([*own, *others])
 
     def _told_loss(self) -> list[Row]:
         """What the log has lost for good has a name in it. Of each agent that comes back, what it does not send again

@@ -193,6 +193,22 @@ def test_what_was_given_in_any_way_is_summed_up(folder: Path) -> None:
     Registry(path).close()
 
 
+def test_a_registry_that_is_older_than_the_log_is_refused(made: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(made, tmp_path / "log"))
+    older = (folder / "registry.db").read_bytes()
+    for agent, streams in ((AGENTS[0], "st"), (FakeAgent("pump-9", 10), "s")):
+        kept = Path(shutil.copytree(folder, tmp_path / agent.name))
+        shard = Shard(kept)
+        shard.take(agent, *[agent.framed(at, SourcePayload(agent.stream(streams[-1]), 1, 1, "x")) for at in (14, 0)])
+        shard.close()
+        registry, log = opened(kept)
+        log.close()
+        registry.close()
+        put(kept / "registry.db", older)
+        with pytest.raises(RegistryDamaged, match=f"does not fit the log: it knows .* of {agent.name} as nothing"):
+            opened(kept)
+
+
 # Small files
 
 
