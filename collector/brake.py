@@ -66,5 +66,5 @@ class Brake:
 
 def _named(unread: Unread) -> str:
     if unread.mark is None:
-        return "nobody, so far: start `threadline spark`"
+        return "nobody, so far: start `threadline spark`, or say --max-unread-bytes 0 if nobody shall"
     return f"{unread.reader} (if it will not come back, delete {unread.mark})"
