@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
+from zlib import crc32
 
 from edge_agent.config import Fsync, Settings
 from edge_agent.spool import Spool, SpoolError, SpoolFull, SpoolUnwritable
@@ -170,7 +171,7 @@ class _SpoolId:
         self._path = path
         self._is_kept = False
         try:
-            self.number = int(path.read_text(), 16)
+            self.number = _number_in(path.read_text())
             self._is_kept = True
         except (OSError, ValueError):
             found = in_entries()
@@ -183,7 +184,7 @@ class _SpoolId:
         draft = self._path.with_suffix(".draft")
         try:
             with draft.open("w") as out:
-                out.write(f"{self.number:016x}")
+                out.write(_content(self.number))
                 out.flush()
                 os.fsync(out.fileno())
             draft.replace(self._path)
@@ -191,3 +192,17 @@ class _SpoolId:
         except OSError as error:
             raise SpoolUnwritable(f"spool {self._path.parent}: {error}") from error
         self._is_kept = True
+
+
+def _content(number: int) -> str:
+    digits = f"{number:016x}"
+    return f"{digits} {crc32(digits.encode()):08x}"
+
+
+def _number_in(text: str) -> int:
+    """ValueError if it was not written so. Older versions wrote the digits alone."""
+    digits, has_check, _ = text.partition(" ")
+    number = int(digits, 16)
+    if len(digits) != 16 or (has_check and text != _content(number)):
+        raise ValueError("not as it was written")
+    return number

@@ -16,6 +16,7 @@ from edge_agent.spool import Spool
 from edge_agent.status_file import StatusFile, read_status_file
 from protocol.records import Gap
 from protocol.wire.batch import decode_batch
+from tests.edge_agent.exchange.test_send_streams import stream_in, tuples
 from tests.edge_agent.records import AGENT, EPOCH, Bench, begun
 from tests.faults.damage.harm import Harm, harms
 
@@ -134,6 +135,22 @@ def test_a_device_that_has_forgotten_everything_says_so(tmp_path: Path) -> None:
         assert gap_after_crash(spool, None, AGENT, None, Epoch(2, 7)) == Gap(FORGOTTEN, 2, 7)
         spool.append(b"left by somebody")
         assert gap_after_crash(spool, None, AGENT, None, Epoch(1, 7)) == Gap(FORGOTTEN, 1, 7)
+
+
+def test_the_number_of_a_send_stream_is_not_believed_if_it_has_changed(tmp_path: Path) -> None:
+    """Receivers would take what they have for something new."""
+    send = stream_in(tmp_path)
+    send.add(tuples([1]), 1, 1, False, now=0.0)
+    send.step(0.0)
+    send.close()
+    [path] = tmp_path.glob("send-*/id")
+    content = path.read_bytes()
+    older = content.partition(b" ")[0]
+    for harm in [*harms(content, 3, 60), Harm("as older versions wrote it", 0, older)]:
+        path.write_bytes(harm.content)
+        again = stream_in(tmp_path)
+        again.close()
+        assert again.spool_id == send.spool_id, str(harm)  # the entries know it
 
 
 def test_a_status_that_has_changed_is_not_shown(tmp_path: Path) -> None:
