@@ -12,6 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
 from tests.faults.simulation.runs import Summary, run_seed, shrunk
+from tests.faults.simulation.schedule import plan_run
 
 
 class Outcome(NamedTuple):
@@ -55,7 +56,7 @@ def show(seed: int) -> int:
 def shrink(seed: int) -> int:
     """The fewest steps."""
     try:
-        steps, error = shrunk(seed)
+        steps, error = shrunk(seed, *plan_run(seed))
     except ValueError as passed:
         print(passed)
         return 0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 
 from collector.log_view import check
+from protocol.row import Row
 from tests.faults.simulation.judge import judge
 from tests.faults.simulation.schedule import FAULTS, Step, act, plan_run
 from tests.faults.simulation.world import Options, World, temporary_root
@@ -36,6 +38,8 @@ class Summary:
     edges: int = 0
     late: int = 0
     lost: int = 0
+    digest: str = ""
+    """Of everything that came into the log: equal for equal runs."""
 
     @property
     def fault_kinds(self) -> int:
@@ -46,7 +50,7 @@ class Summary:
         return (
             f"seed {self.seed}: {self.steps} steps, {self.fault_kinds} kinds of fault, {self.simulated_s:.0f} s, "
             f"{self.starts} starts, {self.events} events, {self.tuples} tuples, {self.rows} rows, {self.edges} edges, "
-            f"{self.late} late, {self.lost} lost"
+            f"{self.late} late, {self.lost} lost; {self.digest}"
         )
 
 
@@ -78,10 +82,9 @@ def run_seed(seed: int) -> Summary:
         raise
 
 
-def shrunk(seed: int, steps: Sequence[Step] | None = None) -> tuple[list[Step], Exception]:
-    """The shortest list of steps found that still fails, and how."""
-    options, all_steps = plan_run(seed)
-    left = list(all_steps if steps is None else steps)
+def shrunk(seed: int, options: Options, steps: Sequence[Step]) -> tuple[list[Step], Exception]:
+    """The shortest list of steps found that still fails, and how. ValueError if the run does not fail."""
+    left = list(steps)
     error = _failure(seed, options, left)
     if error is None:
         raise ValueError(f"the run of seed {seed} does not fail")
@@ -123,4 +126,12 @@ def _summary(seed: int, steps: Sequence[Step], world: World) -> Summary:
         invariants.edges,
         invariants.late,
         invariants.lost,
+        _digest(job.rows),
     )
+
+
+def _digest(rows: Mapping[int, Sequence[Row]]) -> str:
+    told = blake2b(digest_size=8)
+    for shard in sorted(rows):
+        told.update(repr(rows[shard]).encode())
+    return told.hexdigest()
