@@ -15,9 +15,10 @@ import os
 import signal
 import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
@@ -39,7 +40,7 @@ _LOCK_RETRY_S = 0.5
 _TROUBLE_S = 1.0
 _RETIRE_EVERY_S = 10.0
 _GOODBYE_S = 2.0
-_MOST_QUEUED = 20_000
+_TELL_S = 10.0
 _MOST_TOGETHER = 1_000
 _MOST_WAITING_BYTES = 64 << 20
 _MOST_WAITING_OF_ONE = 1_000  # batches of one agent; honest ones have a window of some dozens
@@ -167,7 +168,7 @@ class Translator:
                     host,
                     port,
                     identifier=f"tl-translator-{socket.gethostname()[:24]}-{os.getpid()}",
-                    max_queued_incoming_messages=_MOST_QUEUED,
+                    queue_type=_handed_to(self._put),
                     socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],  # answers are small, and waited for
                 ) as client:
                     client.pending_calls_threshold = 1_000_000
@@ -202,9 +203,9 @@ class Translator:
             await self._has_shard.wait()
 
     async def _receive(self, client: aiomqtt.Client) -> None:
-        async for message in client.messages:
-            if isinstance(message.payload, bytes):
-                self._put(message.topic.value, message.payload)
+        """Until the connection is lost. What comes is taken right away, and never by this way."""
+        async for _ in client.messages:
+            pass
 
     def _put(self, topic: str, payload: bytes) -> None:
         """A batch waits for its turn. If there is no room for it, the agent sends it again: later, and that is well."""
@@ -220,14 +221,23 @@ class Translator:
             self._arrived.set()
 
     async def _tell(self, answers: Answers) -> None:
+        """All at once: were each sent before the next is begun, everything that comes in the meantime would be read in
+        between, and a thousand agents would wait for seconds, and send again."""
         client = self._client
         if client is None:
             return  # the agents ask again
-        for agent, answer in answers:
-            try:
-                await client.publish(down_topic(agent), encode_answer(answer, agent), qos=0)
-            except aiomqtt.MqttError:
-                return
+        sending = [
+            client.publish(down_topic(agent), encode_answer(answer, agent), qos=0, timeout=inf)
+            for agent, answer in answers
+        ]
+        try:
+            async with asyncio.timeout(_TELL_S):
+                told = await asyncio.gather(*sending, return_exceptions=True)
+        except TimeoutError:
+            return
+        for error in told:
+            if isinstance(error, Exception) and not isinstance(error, aiomqtt.MqttError):
+                raise error  # a defect
 
     # Between the threads
 
@@ -372,6 +382,18 @@ class Translator:
         self._registry.close()
         _LOG.info("translator stopped %s", " ".join(f"{name}={value}" for name, value in self.totals().items()))
         return answers
+
+
+def _handed_to(take: Callable[[str, bytes], None]) -> type[asyncio.Queue[aiomqtt.Message]]:
+    """A queue that nothing is ever in: what is put there is taken at once. To wait for each message takes longer
+    than all else that is done to receive it."""
+
+    class Handed(asyncio.Queue[aiomqtt.Message]):
+        def put_nowait(self, message: aiomqtt.Message) -> None:
+            if isinstance(message.payload, bytes):
+                take(message.topic.value, message.payload)
+
+    return Handed
 
 
 def _why(error: LogError | RegistryError) -> str:

@@ -201,6 +201,48 @@ def test_a_broker_that_does_not_let_us_listen_is_an_error(translator: Translator
         asyncio.run(translator._subscribe(cast(aiomqtt.Client, Refusing())))
 
 
+class Postman:
+    """In the place of a connection: an answer is sent when so many were handed over."""
+
+    def __init__(self, together: int, error: Exception | None = None) -> None:
+        self.topics: list[str] = []
+        self._together = together
+        self._error = error
+        self._all = asyncio.Event()
+
+    async def publish(self, topic: str, payload: bytes, **_: Any) -> None:
+        self.topics.append(topic)
+        if len(self.topics) == self._together:
+            self._all.set()
+        await self._all.wait()
+        if self._error is not None:
+            raise self._error
+
+
+def tell(translator: Translator, postman: Postman) -> None:
+    told = [(agent.name, Logged(agent.nonce, 1)) for agent in (AGENT, OTHER)]
+    translator._client = cast(aiomqtt.Client, postman)
+    asyncio.run(asyncio.wait_for(translator._tell(told), 5))
+    assert postman.topics == [down_topic(AGENT.name), down_topic(OTHER.name)]
+
+
+def test_no_answer_waits_until_another_is_sent(translator: Translator) -> None:
+    tell(translator, Postman(together=2))
+
+
+def test_answers_that_a_lost_connection_takes_along_are_not_missed(translator: Translator) -> None:
+    tell(translator, Postman(2, aiomqtt.MqttError("gone")))
+    with pytest.raises(ZeroDivisionError):
+        tell(translator, Postman(2, ZeroDivisionError()))
+
+
+def test_a_broker_that_takes_no_answers_is_not_waited_for_for_ever(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector.translator, "_TELL_S", 0.05)
+    tell(translator, Postman(together=3))
+
+
 # As processes, with a real broker
 
 
