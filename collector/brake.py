@@ -15,7 +15,8 @@ from collector.log import Backlog, Unread
 
 _LOG = logging.getLogger(__name__)
 MOST_UNREAD_BYTES = 8 << 30
-EVERY_S = 0.25
+EVERY_S = 0.25  # while it is on
+CALM_S = 1.0  # else, unless so much was taken that it may be too much
 _AT_MOST = 2  # bytes that a byte of a batch may take in the log, as a rule
 _ENOUGH = 0.75  # of what may be unread: more is taken again when no more than this is
 
@@ -47,8 +48,11 @@ class Brake:
         may_have_grown_bytes = _AT_MOST * (taken_bytes - self._taken_bytes)
         if now < self._look_at and (self.is_on or self.unread.size_bytes + may_have_grown_bytes < self.most_bytes):
             return 0.0
-        self._look_at, self._taken_bytes = now + EVERY_S, taken_bytes
-        self.unread = self._backlog.unread()
+        self._taken_bytes = taken_bytes
+        try:
+            self.unread = self._backlog.unread()
+        except OSError as error:  # a disk that cannot be read will not be written either
+            _LOG.warning("nobody knows how much of the log is unread error=%s", error)
         if not self.is_on and self.unread.size_bytes >= self.most_bytes:
             self.is_on, self._held_since = True, now
             _LOG.warning(
@@ -59,8 +63,10 @@ class Brake:
             self.is_on = False
             held_s = now - self._held_since
             self._held_before_s += held_s
+            self._look_at = now + CALM_S
             _LOG.warning("batches are taken again unread_bytes=%d held_s=%.1f", self.unread.size_bytes, held_s)
             return held_s
+        self._look_at = now + (EVERY_S if self.is_on else CALM_S)
         return 0.0
 
 

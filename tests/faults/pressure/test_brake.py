@@ -140,7 +140,7 @@ def test_the_brake_is_on_from_the_bound_until_enough_is_read(tmp_path: Path, cap
     brake = Brake(tmp_path, total, clock)
 
     def look() -> float:
-        clock.now += 1.0
+        clock.now += 1.0  # it looks again
         return brake.look(0)
 
     assert look() == 0.0 and brake.is_on
@@ -171,6 +171,23 @@ def test_it_looks_at_once_when_what_was_taken_may_be_too_much(tmp_path: Path) ->
     assert brake.is_on
 
 
+def test_a_disk_that_cannot_be_read_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log_batches(tmp_path, "a", range(3))
+    brake = Brake(tmp_path, 1, Clock())
+    brake.look(0)
+    assert brake.is_on
+
+    def broken(_: Path) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Path, "read_bytes", broken)
+    brake._look_at = 0.0
+    assert brake.look(0) == 0.0 and brake.is_on
+    assert "nobody knows how much of the log is unread" in caplog.text
+
+
 def test_without_a_bound_nothing_is_held_back(tmp_path: Path) -> None:
     log_batches(tmp_path, "a", range(10))
     brake = Brake(tmp_path, None)
@@ -182,7 +199,8 @@ def test_without_a_bound_nothing_is_held_back(tmp_path: Path) -> None:
 
 @pytest.fixture
 def translator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Translator]:
-    monkeypatch.setattr(collector.brake, "EVERY_S", 0.0)
+    for name in ("EVERY_S", "CALM_S"):
+        monkeypatch.setattr(collector.brake, name, 0.0)
     shards = sorted({shard_of(AGENT.name), shard_of(OTHER.name)})
     made = Translator(TranslatorOptions(("127.0.0.1", 1), tmp_path / "log", shards, most_unread_bytes=20_000))
     for shard in shards:
