@@ -29,6 +29,7 @@ _LOG = logging.getLogger(__name__)
 _LOOK_S = 1
 _TELL_S = 5.0
 _LAST_BATCH_S = 10.0
+_NO_ROOM = "No space left on device"
 _LOST_PROCESS = "Broken pipe|Connection (reset|refused)|Python worker (exited|failed|crashed)|SocketException"
 _OF_SPARK = ("py4j.", "java.", "javax.", "scala.", "org.")
 
@@ -197,4 +198,8 @@ def _reason(error: PySparkException, sink: GraphSink) -> str:
     said = re.sub(r"^\[STREAM_FAILED\].* terminated with exception: |\s*SQLSTATE: \w+", "", causes[-1])
     if re.search(_LOST_PROCESS, said):
         return f"one of Spark's processes has ended ({said}): start the job again, it goes on where it was"
+    if _NO_ROOM in said:
+        return (
+            f"the disk of the checkpoint is full ({said}): make room and start the job again, it goes on where it was"
+        )
     return f"Spark: {said} (if files of the checkpoint are damaged or gone, a new --checkpoint folder replays the log)"

@@ -263,6 +263,10 @@ def test_a_store_that_fails_while_the_job_stops_is_a_failure(tmp_path: Path, fai
             r"\Aone of Spark's processes has ended \(java.*pipe\): start the job again",
         ),
         ("org.apache.spark.SparkException: Python worker exited unexpectedly", r"\Aone of Spark's processes has ended"),
+        (
+            "java.io.IOException: No space left on device",
+            r"\Athe disk of the checkpoint is full \(java.*: make room and",
+        ),
         ("java.io.EOFException: a file of the state", r"\ASpark: .*a new --checkpoint folder replays the log"),
     ],
 )
