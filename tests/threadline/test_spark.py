@@ -52,7 +52,7 @@ def test_folders_that_may_not_be_entered_are_told(
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_text", deny)
+        patch.setattr(Path, "read_bytes", deny)
         refused(run(*options), f"the log in {tmp_path / 'log'} cannot be read: Permission denied")
     monkeypatch.setattr(Path, "is_dir", deny)
     refused(run(*options), f"{tmp_path / 'graph.db'}: Permission denied")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,6 +117,6 @@ def test_rows_that_were_removed_before_they_were_forwarded_are_told(log: Written
 def test_another_log_in_the_same_place_is_noticed(log: WrittenLog) -> None:
     follower = Follower(log.folder, {})
     follower.check_log()
-    (log.folder / "id").write_text("another\n")
+    (log.folder / "id").write_text(f"{uuid.uuid4()}\n")
     with pytest.raises(ForwardingError, match="there is another log"):
         follower.check_log()

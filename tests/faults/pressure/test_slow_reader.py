@@ -64,15 +64,17 @@ def waits(app: App) -> bool:
     return len(app.lives()[-1].captured) == before
 
 
-def pressed(site: Site, apps: list[App], reader: Service, held_s: float) -> float:
+def pressed(site: Site, apps: list[App], reader: Service, held_s: float, patience_s: float = 30.0) -> float:
     """Stop the reader until all programs wait, and for some time more; returns how long it takes from its return until
     everything is in the log and read."""
     assert reader.process is not None
-    wait_until(lambda: site.metric("batches") > 10 and site.unread_bytes() < 10_000, "it is read", 20, every_s=0.1)
+    wait_until(
+        lambda: site.metric("batches") > 10 and site.unread_bytes() < 10_000, "it is read", patience_s, every_s=0.1
+    )
     reader.process.send_signal(signal.SIGSTOP)
     try:
-        wait_until(lambda: site.metric("is_holding_back") == 1, "the log to be full", 30, every_s=0.1)
-        wait_until(lambda: all(waits(app) for app in apps), "the programs to wait", 30, every_s=0.1)
+        wait_until(lambda: site.metric("is_holding_back") == 1, "the log to be full", patience_s, every_s=0.1)
+        wait_until(lambda: all(waits(app) for app in apps), "the programs to wait", patience_s, every_s=0.1)
         full_bytes = site.unread_bytes()
         assert site.most_bytes <= full_bytes < site.most_bytes * 1.5
         time.sleep(held_s)
@@ -84,11 +86,11 @@ def pressed(site: Site, apps: list[App], reader: Service, held_s: float) -> floa
     finally:
         reader.process.send_signal(signal.SIGCONT)
     back_at = time.monotonic()
-    wait_until(lambda: site.metric("is_holding_back") == 0, "the log to be read", 60, every_s=0.05)
+    wait_until(lambda: site.metric("is_holding_back") == 0, "the log to be read", 2 * patience_s, every_s=0.05)
     for app in apps:
-        app.captured(50)
-        app.finish()
-    wait_until(lambda: site.unread_bytes() == 0, "all to be read", 60, every_s=0.05)
+        app.captured(50, patience_s)
+        app.finish(2 * patience_s)
+    wait_until(lambda: site.unread_bytes() == 0, "all to be read", 2 * patience_s, every_s=0.05)
     return time.monotonic() - back_at
 
 
@@ -101,7 +103,7 @@ def test_a_reader_that_stops_holds_the_devices_back_and_nothing_is_lost(
         gateway = format_address(*site.gateway.address)
         small: dict[str, Any] = {"spool_bytes": SPOOL_BYTES, "when_full": "block", "window": WINDOW, "batch_age_s": 0.2}
         apps = [stack.enter_context(App(tmp_path, gateway, rate=300, pad=400, **small)) for _ in range(2)]
-        recovery_s = pressed(site, apps, reader, held_s=2.0)
+        recovery_s = pressed(site, apps, reader, held_s=1.0)
         held_s = site.metric("held_seconds")
         accounts = [check(site.log_folder, app) for app in apps]
     assert all(account.named_missing == 0 and account.events > 100 for account in accounts)
@@ -123,7 +125,7 @@ def test_a_spark_job_that_stops_holds_the_devices_back_and_catches_up(
         gateway = format_address(*site.gateway.address)
         small: dict[str, Any] = {"spool_bytes": SPOOL_BYTES, "when_full": "block", "window": WINDOW, "batch_age_s": 0.2}
         apps = [stack.enter_context(App(tmp_path, gateway, rate=300, pad=400, **small)) for _ in range(4)]
-        recovery_s = pressed(site, apps, spark, held_s=20.0)
+        recovery_s = pressed(site, apps, spark, held_s=20.0, patience_s=120.0)
         held_s = site.metric("held_seconds")
         accounts = [check(site.log_folder, app) for app in apps]
     assert all(account.named_missing == 0 and account.events > 100 for account in accounts)
