@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from protocol.records import Assertion, Declared, Delivery, End, Gap, Lost, SourcePayload
+from protocol.structs import replaced
 from protocol.wire.batch import Header, decode_batch, encode_batch
 from protocol.wire.packer import Packer
 from protocol.wire.sections import pending
@@ -29,6 +30,16 @@ class _Toll:
     def add_events(self, first: int, last: int) -> None:
         known = self.events or (first, last)
         self.events = min(known[0], first), max(known[1], last)
+
+    def beyond(self, gap: Gap) -> Gap | None:
+        """What a gap of the epoch names besides: some in between may have been lost before. None if that is all."""
+        events = None if _is_within(gap.events, self.events) else gap.events
+        tuples = tuple(
+            [each for each in gap.tuples if not _is_within((each.first, each.last), self.tuples.get(each.name))]
+        )
+        if (events, tuples) == (gap.events, gap.tuples):
+            return gap
+        return replaced(gap, events=events, tuples=tuples) if events or tuples else None
 
     def gap(self) -> Gap:
         lost = tuple(Lost(name, first, last) for name, (first, last) in sorted(self.tuples.items()))
@@ -62,10 +73,15 @@ def replacement(batches: Sequence[bytes], agent: str, packer: Packer) -> tuple[b
                 _add(toll, record)
     last = tolls[header.nonce]
     plan, end = framing.get((last.nonce, Declared)), framing.get((last.nonce, End))
-    gaps += [toll.gap() for toll in tolls.values()]
+    told = [tolls[gap.nonce].beyond(gap) if gap.nonce in tolls else gap for gap in gaps]
+    gaps = [gap for gap in told if gap is not None] + [toll.gap() for toll in tolls.values()]
     rows = [pending(record, packer) for record in (plan, *gaps, end) if record is not None]
     covers = last.end - last.first
     return encode_batch(Header(last.epoch, last.nonce, last.first, covers), rows, agent), count
+
+
+def _is_within(numbers: tuple[int, int] | None, others: tuple[int, int] | None) -> bool:
+    return numbers is not None and others is not None and others[0] <= numbers[0] and numbers[1] <= others[1]
 
 
 def _add(toll: _Toll, record: Any) -> None:

@@ -49,6 +49,18 @@ def test_plan_end_and_older_losses_are_kept() -> None:
     assert count == 1
 
 
+def test_what_was_lost_in_between_before_is_named_once() -> None:
+    overflow = Gap("dropped: the disk could not keep up", 1, 1, tuples=(Lost("reports", 4, 6), Lost("alerts", 0, 2)))
+    of_events = Gap("dropped: the disk could not keep up", 1, 1, events=(21, 80))
+    _, records, _ = replaced(
+        batch(0, begun(0), SourcePayload(stream(1), 3, 0, "x"), CRASH, first_event=20),
+        batch(1, overflow, of_events, SourcePayload(stream(1), 7, 0, "x")),
+        batch(2, begun(81), first_event=81),
+    )
+    left = Gap("dropped: the disk could not keep up", 1, 1, tuples=(Lost("alerts", 0, 2),))
+    assert records == [CRASH, left, Gap(REASON, 1, 1, (0, 2), (Lost("reports", 3, 7),), (20, 81))]
+
+
 def test_it_speaks_for_the_newest_epoch_and_tells_of_the_others() -> None:
     made, records, _ = replaced(
         batch(7, Declared("old"), begun(0), End(1), nonce=1, first_event=30),
