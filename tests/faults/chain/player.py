@@ -17,7 +17,7 @@ from tests.faults.chain.works import GAUGE, clock_file, end_file, plan_file
 
 Undo = Callable[[], object]
 _TICK_S = 0.05
-_PATIENCE_S = 10.0
+_PATIENCE_S = 15.0
 _PATIENCE_WITH_SPARK_S = 90.0
 """How long after all others a fault may still begin, if its target was not at work."""
 _LONGEST_JUMP_MS = 3_600_000
