@@ -5,12 +5,15 @@ own readers go by it. But they read what they need when they need it, and tell o
 it is read at once, and what is wrong has the name of a file.
 
 A file may be without its checksums: a crash came between the two. State that is newer than what is committed does not
-count: Spark writes it once more. What has other content than it should, with the checksums of that, cannot be told.
+count, nor what the newest snapshot does not name: Spark writes it once more, or was about to delete it. What has other
+content than it should, with the checksums of that, cannot be told.
 """
 
 from __future__ import annotations
 
+import json
 import struct
+import zipfile
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator
@@ -19,6 +22,8 @@ from pathlib import Path
 _HEAD = struct.Struct(">4si")
 _MAGIC = b"crc\0"
 _STATE = (".changelog", ".zip")
+_PARTS = {"sstFiles": ("SSTs", "dfsSstFileName"), "logFiles": ("logs", "dfsLogFileName")}
+"""What a snapshot says that it is made of: in which folder, and under which name."""
 
 
 def faults(folder: Path, committed: int | None) -> Iterator[str]:
@@ -29,15 +34,18 @@ def faults(folder: Path, committed: int | None) -> Iterator[str]:
     if committed is not None and not (folder / "offsets" / str(committed)).exists():
         yield f"{folder / 'offsets' / str(committed)} is gone"
     state: dict[Path, set[str]] = defaultdict(set)
-    for path in _files(folder / "state"):
+    for path in [each for each in _files(folder / "state") if each.parent.name not in ("SSTs", "logs")]:
         number = _version(path)
-        if number is None or number <= version + 1:
-            yield from _unsound(path)
         if number is not None:
             state[path.parent].add(path.name)
+            if number > version + 1:
+                continue
+        yield from _unsound(path)
     for store, names in sorted(state.items()):
         snapshots = [_version(Path(name)) or 0 for name in names if name.endswith(".zip")]
         start = max((each for each in snapshots if each <= version + 1), default=0)
+        if start and not list(_unsound(store / f"{start}.zip")):
+            yield from _unsound_parts(store / f"{start}.zip")
         for number in range(start + 1, version + 2):
             if f"{number}.changelog" not in names:
                 yield f"{store / f'{number}.changelog'} is gone"
@@ -60,6 +68,25 @@ def _version(path: Path) -> int | None:
     """Of which version of the state a file is, if it is of one."""
     stem = path.name.partition(".")[0]
     return int(stem) if path.suffix in _STATE and stem.isdecimal() else None
+
+
+def _unsound_parts(snapshot: Path) -> Iterator[str]:
+    """What is wrong with the files that a snapshot names."""
+    try:
+        with zipfile.ZipFile(snapshot) as archive:
+            told = json.loads(archive.read("metadata").partition(b"\n")[2])
+        parts = [
+            snapshot.parent / folder / each[name]
+            for kind, (folder, name) in _PARTS.items()
+            for each in told.get(kind) or ()
+        ]
+    except (zipfile.BadZipFile, zlib.error, ValueError, KeyError, TypeError, AttributeError):
+        yield f"{snapshot} is not as it was written"
+        return
+    for path in parts:
+        yield from _unsound(path)
+        if not path.exists() and not path.with_name(f".{path.name}.crc").exists():
+            yield f"{path} is gone"
 
 
 def _unsound(path: Path) -> Iterator[str]:

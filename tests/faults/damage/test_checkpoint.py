@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+import json
 import shutil
 import struct
 import subprocess
 import sys
+import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +38,16 @@ def write(path: Path, content: bytes) -> None:
     )
 
 
+def snapshot(sst: str) -> bytes:
+    """As RocksDB's files are kept: what is large is beside it."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        archive.writestr("CURRENT", "MANIFEST-000005\n")
+        parts = {"sstFiles": [{"localFileName": "8.sst", "dfsSstFileName": sst}]}
+        archive.writestr("metadata", f"v1\n{json.dumps(parts)}")
+    return made.getvalue()
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A checkpoint as Spark leaves it, with files of every kind."""
@@ -49,8 +62,9 @@ def folder(tmp_path: Path) -> Path:
             write(made / "commits" / str(batch), b'v1\n{"nextBatchWatermarkMs":0}')
     for stage, partition in itertools.product("01", "01"):
         store = made / "state" / stage / partition
-        write(store / f"{SNAPSHOT}.zip", chance.randbytes(1_300))
-        write(store / "SSTs" / f"{chance.randrange(10**9)}.sst", chance.randbytes(2_000))
+        name = f"{chance.randrange(10**9)}.sst"
+        write(store / f"{SNAPSHOT}.zip", snapshot(name))
+        write(store / "SSTs" / name, chance.randbytes(2_000))
         for version in range(1, COMMITTED + 2):
             write(store / f"{version}.changelog", chance.randbytes(700))
     write(made / "state" / "0" / "_metadata" / "v2" / "0", b"v2\n{}")
@@ -122,6 +136,9 @@ def test_what_a_crash_leaves_is_no_damage(folder: Path) -> None:
     (store / f"{COMMITTED + 3}.changelog").write_bytes(b"with the checksums of the first time")
     (store / ".9.changelog.1234.tmp").write_bytes(b"half")
     (store / "..9.changelog.1234.tmp.crc").write_bytes(b"crc")
+    write(store / f"{SNAPSHOT - 1}.zip", snapshot("deleted.sst"))
+    write(store / "SSTs" / "half.sst", b"of a snapshot that was never finished")
+    (store / "SSTs" / "half.sst").write_bytes(b"of a snap")
     assert list(faults(folder, COMMITTED)) == []
     for name in (f"{SNAPSHOT - 1}.changelog", f".{SNAPSHOT - 1}.changelog.crc"):
         (store / name).unlink()  # no longer needed
