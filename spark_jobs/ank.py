@@ -55,6 +55,9 @@ class Ank:
         edges = joined(chunks, Kind.EDGE)
         if edges is not None:
             work.edges(edges)
+        late = joined(chunks, Kind.TOO_LATE)
+        if late is not None:
+            work.late(late)
         work.label_sources()
         work.forget_pairs()
         work.save()
@@ -144,12 +147,7 @@ class _Work:
 
     def edges(self, edges: Columns) -> None:
         """Pairs of a sink tuple and a source tuple, some of them perhaps twice."""
-        sinks, sink_times, sources, times, parts, flags = _once(edges)
-        is_new = ~self._is_told(sinks, sink_times, sources)
-        if not is_new.all():
-            columns = (sinks, sink_times, sources, times, parts, flags)
-            sinks, sink_times, sources, times, parts, flags = (column[is_new] for column in columns)
-        self._remember(sinks, sink_times, sources, parts)
+        sinks, _, sources, times, _, flags = self._news(edges)
         streams = sources >> SEQ_BITS
         self._recall(streams)
         is_late = times < self._labelled.of(streams)
@@ -160,6 +158,22 @@ class _Work:
             sinks, sources, times, flags = (column[in_time] for column in (sinks, sources, times, flags))
         self._new_sources(sources, times, flags)
         self._tell(Kind.NEW_EDGE, sinks, sources, flags)
+
+    def late(self, pairs: Columns) -> None:
+        """Pairs of a sink tuple and a sent tuple that was let go of, some of them perhaps twice."""
+        sinks, _, origins, times, _ = self._news(pairs)
+        self._tell(Kind.LATE, sinks, origins, times, np.full(len(sinks), Reason.PURGED, "u1"))
+
+    def _news(self, pairs: Columns) -> Columns:
+        """Those that are not out yet, each once. From now on they are."""
+        pairs = _once(pairs)
+        sinks, sink_times, sources, *_ = pairs
+        is_new = ~self._is_told(sinks, sink_times, sources)
+        if not is_new.all():
+            pairs = [column[is_new] for column in pairs]
+        sinks, sink_times, sources, _, parts, *_ = pairs
+        self._remember(sinks, sink_times, sources, parts)
+        return pairs
 
     def _recall(self, streams: Numbers) -> None:
         """Know the streams again that were forgotten and are named after all."""

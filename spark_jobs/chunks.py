@@ -36,6 +36,9 @@ class Kind(IntEnum):
     """What became of references, by the sink tuple: (sink, ts, how many more or less there are now, flags)."""
     WAITING = 7
     """Which sinks have references that wait in a bucket. Every bucket gets it from every bucket."""
+    TOO_LATE = 8
+    """Sink tuples and sent tuples that they came from and that were let go of, by the latter's ids: (sink, ts, sent,
+    sent ts, whether it is told in parts)."""
 
     ROWS = 16
     """Rows of the log that only the store wants."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.chunks import OTHER_PARTS, SEQ_BITS, Numbers, pack
-from protocol.graph import EdgeFlag, Reason, SinkFlag
+from protocol.graph import EdgeFlag, SinkFlag
 from protocol.records import BEGINNING, END_OF_TIME
 from spark_jobs.chunks import Chunk, Kind, by_bucket, joined
 from spark_jobs.fleet import Fleet, Frontiers
@@ -30,7 +30,7 @@ from spark_jobs.waiting import Waiting, read_waiting
 _REFERENCES = Layout(flat=6)
 _SINK, _SINK_TS, _SENT, _SENT_TS, _PARTS, _PROMISE = range(6)
 _IN_PARTS, _TOO_LATE = 1, 2  # in its column: told in parts; what it refers to may have been let go of
-_PASSING = (Kind.CONTROL, Kind.EDGE, Kind.SINK, Kind.RESOLVED)
+_PASSING = (Kind.CONTROL, Kind.EDGE, Kind.SINK, Kind.RESOLVED, Kind.TOO_LATE)
 
 
 class Mu:
@@ -232,9 +232,8 @@ class _Work:
             self._waiting.add(_REFERENCES.take(references, np.flatnonzero(waits)))
 
     def _give_up_late(self, references: Columns) -> None:
-        sinks, _, origins, times, _, _ = references
-        self._tell(Kind.LATE, [sinks, origins, times, np.full(len(sinks), Reason.PURGED, "u1")])
-        self._settled(references, np.full(len(sinks), -1, "<i8"))
+        self._tell(Kind.TOO_LATE, [*references[:_PARTS], references[_PARTS] & _IN_PARTS])
+        self._settled(references, np.full(len(references[_SINK]), -1, "<i8"))
 
     def _give_up_lost(self, references: Columns) -> None:
         """Of what was told in parts, some may have come before the rest was lost."""
@@ -267,7 +266,7 @@ class _Work:
             columns = [np.concatenate(column) for column in zip(*tables, strict=True)]
             if kind == Kind.RESOLVED:
                 columns = _summed(columns)
-            by = columns[_SENT] if kind in (Kind.REFERENCE, Kind.EDGE) else columns[_SINK]
+            by = columns[_SENT] if kind in (Kind.REFERENCE, Kind.EDGE, Kind.TOO_LATE) else columns[_SINK]
             yield from by_bucket(kind, by, columns, self._stage.buckets)
 
     def save(self) -> Waiting:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from protocol.chunks import unpack
-from protocol.graph import EdgeFlag, Reason, SinkFlag
+from protocol.graph import EdgeFlag, SinkFlag
 from protocol.records import BEGINNING, END_OF_TIME, Gap, Lost
 from protocol.row import Row
 from spark_jobs.chunks import Chunk, Kind, joined
@@ -132,7 +132,7 @@ def test_a_reference_to_what_was_let_go_is_late() -> None:
     stage(retire("hub"))
     out = stage(alert(0, 1_000, (0, 60)))
     k, d = tuple_id(ALERTS, 0), tuple_id(SENT, 0)
-    assert told(out, Kind.LATE) == [(k, d, 60, Reason.PURGED)]
+    assert told(out, Kind.TOO_LATE) == [(k, 1_000, d, 60, 0)]
     assert told(out, Kind.RESOLVED) == [(k, 1_000, -1, 0)]
     assert told(out, Kind.LOST) == []
 

@@ -399,3 +399,29 @@ def test_what_was_sent_with_an_older_plan_is_kept_in_all_buckets() -> None:
     found = pipeline.run(shards.micro_batch())
     assert len(found.edges.sink) == 20
     assert not len(found.late.sink)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_what_was_let_go_of_is_late_once_though_it_came_by_two_ways(together: bool) -> None:
+    shards, pipeline = Shards(3), CheckedPipeline(late=True)
+    edge, hub, center = (
+        Speaker(shards, name, plan) for name, plan in (("edge", EDGE), ("hub", TO_CENTER), ("center", CENTER))
+    )
+    sent = edge.deliver("out", 100, edge.source("readings", 100))
+    edge.progress("out", 200)
+    for agent in (edge, hub, center):
+        agent.leave()
+    pipeline.run(shards.micro_batch())
+    for name in ("hub", "center"):  # nobody is left who could name it
+        shards.retire(name)
+    pipeline.run(shards.micro_batch())
+    first, second = (hub.deliver("on", ts, sent) for ts in (100, 101))
+    hub.leave(None if together else 1)
+    center.deliver("alarms", 300, first, second)
+    center.leave()
+    pipeline.run(shards.micro_batch())
+    if not together:
+        hub.leave()
+        pipeline.run(shards.micro_batch())
+    late = [row for batch in pipeline.batches for row in plain(batch)["late"]]
+    assert [(origin_ts, reason) for _, _, origin_ts, reason in late] == [(100, Reason.PURGED)]
