@@ -17,7 +17,6 @@ from tests.faults.chain.player import Player
 from tests.faults.chain.schedule import Schedule, schedule
 from tests.faults.chain.stage import Broken, Stage
 from tests.faults.chain.truth_judge import BUSY_S, TruthJudge
-from tests.support.told_log import Log
 from tests.system.delivery.account import Account, check
 
 _GRAPH_S = 90.0
@@ -70,13 +69,7 @@ class Outcome:
         return asdict(self)
 
 
-def run(
-    seed: int,
-    folder: Path,
-    say: Callable[[str], None] = print,
-    *,
-    plan: Schedule | None = None,
-) -> Outcome:
+def run(seed: int, folder: Path, say: Callable[[str], None] = print, *, plan: Schedule | None = None) -> Outcome:
     """Play a seed. What is wrong is in the outcome; the folder is left as it is then."""
     plan = plan or schedule(seed)
     outcome = Outcome(seed)
@@ -111,17 +104,17 @@ def run(
 def _judge(stage: Stage, player: Player, outcome: Outcome) -> list[str]:
     """Everything that is wrong."""
     log = stage.translator.log_folder
-    told = read_told(log)
-    outcome.deliveries = len(told.deliveries)
     outcome.gaps = sum(1 for _ in entries(log, [Kind.GAP]))
     try:
         account = check(log, stage.watch, BUSY_S, stage.wiped_lives)
     except AssertionError as error:
         return [f"the log of captured events: {error}"]
     _tell(account, outcome)
-    found = _wait_for_graph(stage, told)
+    found = _wait_for_graph(stage)
     if found:
         return found[:_MOST_FINDINGS]
+    told = read_told(log)  # some may have been retired meanwhile
+    outcome.deliveries = len(told.deliveries)
     graph = read_graph(stage.spark.store, told)
     judge = TruthJudge(stage, graph, told.gaps)
     found = list(judge.findings())
@@ -140,13 +133,15 @@ def _tell(account: Account, outcome: Outcome) -> None:
     outcome.lost_at_kills, outcome.lost_with_cards = account.lost_at_kills, account.lost_with_cards
 
 
-def _wait_for_graph(stage: Stage, told: Log) -> list[str]:
+def _wait_for_graph(stage: Stage) -> list[str]:
     """Until graph and captured tasks are what the log says; else how they differ when that does not change any more."""
     found: list[str] = []
-    events = list(entries(stage.translator.log_folder, [Kind.EVENT]))
+    log = stage.translator.log_folder
+    events = list(entries(log, [Kind.EVENT]))
     give_up = 0.0
     while True:
-        before, found = found, differences(stage.spark.store, told) or list(service_judge.tasks(stage, events))
+        before = found
+        found = differences(stage.spark.store, read_told(log)) or list(service_judge.tasks(stage, events))
         now = time.monotonic()
         if found != before:
             give_up = now + _GRAPH_S

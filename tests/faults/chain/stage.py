@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +19,9 @@ from typing import Any, Self
 import psutil
 
 from edge_agent.queries.split import accidents_center
-from tests.faults.chain.schedule import AGENTS, CHECKPOINT, STEADY, WATCH, Schedule
+from tests.faults.chain.schedule import AGENTS, CHECKPOINT, WATCH, Schedule
 from tests.faults.chain.small_disk import CannotMount, SmallDisk
 from tests.faults.chain.works import CENTER, ROADSIDE, app_file, end_file, noise_file, roadside_app
-from tests.support.waiting import wait_until
 from tests.system.delivery.site import App
 from tests.system.split.fleet import AgentProcess
 from threadline.lab import ApiService, GatewayService, Mosquitto, Service, SparkService, TranslatorService, free_port
@@ -36,7 +35,7 @@ _DISK_BYTES = {"translator": 24 << 20, "spark": 48 << 20, CHECKPOINT: 96 << 20}
 _SPOOL_DISK_BYTES = 4 << 20
 _FAIR_WEATHER: dict[str, Any] = {"loss": 0.02, "duplicate": 0.01, "delay_s": (0.0, 0.02), "corrupt": 0.0}
 _CALM: dict[str, Any] = {"loss": 0.0, "duplicate": 0.0, "delay_s": (0.0, 0.0), "corrupt": 0.0}
-_READY_S = 150.0
+_READY_S = 240.0
 _DRAIN_S = 90.0
 
 
@@ -105,8 +104,7 @@ class Stage:
         """Agents that have come to their ends."""
         self.may_end: set[str] = set()
         """Services that may end by themselves, because of what was done to them."""
-        self.ended_by_themselves = 0
-        self._returning: dict[str, float] = {}
+        self._returning: set[str] = set()
         self._launched_at: dict[str, float] = {}
         self._stack = ExitStack()
 
@@ -117,7 +115,6 @@ class Stage:
             self._build()
             for service in self.services.values():
                 stack.callback(Service.kill, service)
-            stack.callback(self._go_on)
             for each in (self.mosquitto, self.translator):
                 each.start()
             self.spark.launch()  # it takes its time
@@ -223,14 +220,14 @@ class Stage:
 
     def bring_back(self, name: str) -> None:
         """Start it again as soon as it is gone."""
-        self._returning[name] = time.monotonic()
+        self._returning.add(name)
 
     def look(self) -> None:
         """Start those that are to come back; see whether all others are there."""
         for name in list(self._returning):
             process = self.services[name].process
             if process is None or process.poll() is not None:
-                del self._returning[name]
+                self._returning.remove(name)
                 self._launch(name)
         for name, service in self.services.items():
             if name in self.away or name in self.finished or service.process is None:
@@ -243,7 +240,6 @@ class Stage:
                     raise Broken(f"{name} has ended by itself with code {code}:\n{service.tail()}")
                 if not any(disk.is_full for disk in self.disks.values()):
                     self.may_end.discard(name)
-                self.ended_by_themselves += 1
                 self._launch(name)
             elif time.monotonic() > self._launched_at[name] + _READY_S and not service.is_ready():
                 raise Broken(f"{name} is not ready after {_READY_S:.0f} s:\n{service.tail()}")
@@ -296,12 +292,6 @@ class Stage:
             if code not in (0, -signal.SIGTERM, 128 + signal.SIGTERM):
                 raise Broken(f"{service.name} was stopped and ended with code {code}:\n{service.tail()}")
 
-    def _go_on(self) -> None:
-        """What was stopped can be killed, but not what it has started."""
-        for each in self.processes("spark"):
-            with suppress(psutil.NoSuchProcess):
-                each.send_signal(signal.SIGCONT)
-
     def wipe(self, name: str) -> None:
         """The spool of an agent that does not run is gone."""
         service = self.services[name]
@@ -312,14 +302,6 @@ class Stage:
             self.wiped_lives.add(len(self.watch.lives()) - 1)
 
 
-def wait_for_end(processes: Sequence[psutil.Process]) -> None:
-    """All of these are gone."""
-    wait_until(lambda: not any(each.is_running() for each in processes), "processes end", 20)
-
-
 def fair_weather(link: LossyLink) -> None:
     """As it was at the beginning."""
     link.set(**_FAIR_WEATHER)
-
-
-assert set(STEADY) == {ROADSIDE, CENTER}
