@@ -6,7 +6,8 @@ needs NumPy.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import struct
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -30,6 +31,9 @@ SEQ_BITS = 36
 _TYPES = ("<i8", "<i4", "|u1")
 OTHER_PARTS = 0xFF
 """Of a part of a delivery: these bits say how many others there are."""
+
+_ONE_PROMISE = struct.Struct("<7q")
+_ONE_HEAD = [3, 1 << 8, 1 << 8, 1 << 8]
 
 Numbers = NDArray[np.int64]
 
@@ -150,6 +154,20 @@ def read_deliveries(data: bytes) -> DeliveryChunk:
 def read_progress(data: bytes) -> ProgressChunk:
     """What `pack_progress` made."""
     return ProgressChunk(*unpack(data))
+
+
+def promises_in(data: bytes) -> Iterable[tuple[int, int, int]]:
+    """The same, promise by promise: stream, watermark and hold. As a rule there is one, and to make columns of it takes
+    twenty times as long."""
+    if len(data) == _ONE_PROMISE.size:
+        *head, stream, watermark, hold = _ONE_PROMISE.unpack(data)
+        if head == _ONE_HEAD:
+            return ((stream, watermark, hold),)
+    numbers = struct.unpack(f"<{len(data) // 8}q", data)
+    count = numbers[1] >> 8 if len(numbers) > 3 else 0
+    if numbers[:4] != (3, count << 8, count << 8, count << 8):
+        raise MalformedBatch("these are no columns of promises")
+    return zip(*(numbers[at : at + count] for at in range(4, 4 + 3 * count, count)), strict=True) if count else ()
 
 
 def pack_payloads(kind: Kind, numbers: Numbers, section: bytes) -> bytes:

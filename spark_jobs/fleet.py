@@ -17,7 +17,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from protocol.chunks import Numbers, pack, read_progress, unpack
+from protocol.chunks import Numbers, pack, promises_in, unpack
 from protocol.ids import StreamId
 from protocol.records import BEGINNING, END_OF_TIME, Gap, Received
 from protocol.row import Row
@@ -190,15 +190,14 @@ class Fleet:
                 self._tell(row)
 
     def _progress(self, row: Row) -> None:
-        chunk = read_progress(row.data)
-        if self.gone.contain(chunk.stream).any():  # a start that was forgotten: nobody waits for what it says now
-            return
+        promises = list(promises_in(row.data))
+        gone = self._names.gone
+        if gone.firsts and any(number in gone for number, _, _ in promises):
+            return  # a start that was forgotten: nobody waits for what it says now
         agent = self._names.agents.get(row.agent)
         if agent is not None and row.nonce not in agent.open and (agent.plans or row.nonce in agent.retired):
             self._own().agents[row.agent].returned(row.nonce)
-        for number, watermark, hold in zip(
-            chunk.stream.tolist(), chunk.watermark.tolist(), chunk.hold.tolist(), strict=True
-        ):
+        for number, watermark, hold in promises:
             self.progress[number] = (watermark, hold)
 
     def _tell(self, row: Row) -> None:

@@ -19,9 +19,10 @@ class Passing:
 
     def note(self, controls: Iterable[Control]) -> None:
         """What the log has told now."""
+        gone = self._fleet.gone
         for control in controls:
             for stream, ts in zip(control.streams.tolist(), control.latest.tolist(), strict=True):
-                if stream not in self._fleet.gone:
+                if not gone.firsts or stream not in gone:
                     self._latest.rise(stream, ts)
 
     def has_passed(self, stream: int, frontiers: Frontiers) -> bool:

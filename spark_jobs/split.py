@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.chunks import SEQ_BITS, DeliveryChunk, Numbers, pack, read_deliveries, read_progress, unpack
+from protocol.chunks import SEQ_BITS, DeliveryChunk, Numbers, pack, promises_in, read_deliveries, unpack
 from protocol.ids import StreamId
 from protocol.records import BEGINNING, Received
 from protocol.row import Row
@@ -71,10 +71,7 @@ class _Promises:
         start = (row.agent, row.nonce)
         of = self._last.setdefault(start, {})
         self._seqs[start] = row.seq
-        chunk = read_progress(row.data)
-        for stream, watermark, hold in zip(
-            chunk.stream.tolist(), chunk.watermark.tolist(), chunk.hold.tolist(), strict=True
-        ):
+        for stream, watermark, hold in promises_in(row.data):
             of[stream] = watermark, hold
 
     def taken(self, agent: str | None = None) -> Iterator[Row]:

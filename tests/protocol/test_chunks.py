@@ -20,6 +20,7 @@ from protocol.chunks import (
     pack_sources,
     payload_ids,
     payload_section,
+    promises_in,
     read_deliveries,
     read_progress,
     read_sources,
@@ -146,3 +147,15 @@ def test_the_number_of_the_last_event(first: int, count: int) -> None:
     assert last_event(data) == first + count - 1
     events: Any = decode_section(Kind.EVENT, data, OWN)
     assert events[-1].number == last_event(data)
+
+
+@given(st.lists(st.tuples(*[st.integers(-(2**63), 2**63 - 1)] * 3), max_size=5))
+def test_promises_one_by_one_are_those_of_the_columns(promises: list[tuple[int, int, int]]) -> None:
+    columns = [np.array([each[place] for each in promises], "<i8") for place in range(3)]
+    assert list(promises_in(pack(columns))) == promises
+
+
+@pytest.mark.parametrize("columns", [[[1]], [[1, 2], [3], [4]], [[1]] * 4, []])
+def test_what_are_no_promises_is_refused(columns: list[list[int]]) -> None:
+    with pytest.raises(MalformedBatch, match="no columns of promises"):
+        list(promises_in(pack([np.array(column, "<i8") for column in columns])))

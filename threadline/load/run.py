@@ -35,6 +35,8 @@ _WARM_BATCHES = 5
 _WARM_STEPS = 8
 _WARM_SHARE = 0.1
 _QUIET_LOOKS = 4
+_STEP_BATCHES = 6
+_MOST_STEP = 4  # times as long as asked for
 
 
 class CannotLoad(RuntimeError):
@@ -256,7 +258,7 @@ class _Run:
             self._listener.phase("")
             from_s = watch.now_s
             watch.set_rate(rate)
-            if not self._sleep(self._options.step_s, watch):
+            if not self._sleep(self._options.step_s, watch) or not self._see_batches(watch, from_s):
                 return
             step = judge(watch.samples, rate, from_s, watch.now_s)
             outcome.steps.append(step)
@@ -269,6 +271,16 @@ class _Run:
         failed = [step for step in outcome.steps if step.rate == stepper.lowest_failed and not step.is_sustained]
         outcome.highest = sustained[-1] if sustained else None
         outcome.bottleneck = bottleneck(failed[-1], cpu_count() or 1) if failed else None
+
+    def _see_batches(self, watch: Watch, from_s: float) -> bool:
+        """Go on until Spark has stored often enough to see a trend; False if nobody wants to wait for that."""
+        while watch.now_s - from_s < _MOST_STEP * self._options.step_s:
+            batch_s = watch.samples[-1].counted(SPARK, "batch_seconds")
+            if batch_s is None or watch.now_s - from_s > _STEP_BATCHES * batch_s:
+                break
+            if not self._sleep(EVERY_S, watch):
+                return False
+        return True
 
     def _settle(self, watch: Watch) -> None:
         """Until what has piled up is gone, or it comes no nearer."""
