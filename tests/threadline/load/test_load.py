@@ -64,10 +64,10 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
         yield Cloud(tmp_path_factory.mktemp("cloud"), stack)
 
 
-@pytest.mark.parametrize("profile", ["query", "workflow", "light"])
+@pytest.mark.parametrize("profile", ["query", "workflow"])
 def test_all_that_devices_say_is_counted_in_the_log(cloud: Cloud, tmp_path: Path, profile: str) -> None:
     told, report = tmp_path / "load.json", tmp_path / "load.html"
-    rate = {"query": 2_000, "workflow": 40, "light": 40}[profile]
+    rate = {"query": 2_000, "workflow": 40}[profile]
     options = ["--profile", profile, "--devices", "4", "--rate", str(rate), "--duration", "1.5"]
     out = ended(load(*options, *cloud.options, "--json", str(told), "--report", str(report)), 0)
     found = figures(told)
@@ -79,14 +79,11 @@ def test_all_that_devices_say_is_counted_in_the_log(cloud: Cloud, tmp_path: Path
     # The machine may be busy, but it is not so slow.
     assert rate / 2 <= found["units"] <= 2 * rate
     said = found["said"]
-    match profile:
-        case "query":
-            assert said["origins"] == 50 * said["results"]
-            assert said["readings"] == 38 * said["results"] + 4 * 12
-        case "workflow":
-            assert said["events"] == 2 * said["tasks"] + 2 * 4
-        case "light":
-            assert said["results"] == said["origins"] == said["readings"]
+    if profile == "query":
+        assert said["origins"] == 50 * said["results"]
+        assert said["readings"] == 38 * said["results"] + 4 * 12
+    else:
+        assert said["events"] == 2 * said["tasks"] + 2 * 4
     assert found["caller_us"]["count"] >= found["units"] // 50
     assert set(found["components"]) == {"gateway", "translator", "devices", "load"}
     assert all(each["memory_bytes"] > 0 for each in found["components"].values())
@@ -96,7 +93,7 @@ def test_all_that_devices_say_is_counted_in_the_log(cloud: Cloud, tmp_path: Path
 def test_what_a_small_spool_gave_up_is_a_loss_that_its_gap_explains(cloud: Cloud, tmp_path: Path) -> None:
     """The gateway stands still while the devices speak, so that they have to keep more than they can."""
     told = tmp_path / "load.json"
-    options = ["--devices", "2", "--rate", "6000", "--duration", "5", "--spool-bytes", str(64 << 10)]
+    options = ["--devices", "2", "--rate", "12000", "--duration", "3", "--spool-bytes", str(64 << 10)]
     before = _publishes(cloud)
     process = load(*options, *cloud.options, "--json", str(told), "--drain", "20")
     gateway = psutil.Process(cloud.gateway.pid)
@@ -104,7 +101,7 @@ def test_what_a_small_spool_gave_up_is_a_loss_that_its_gap_explains(cloud: Cloud
     gateway.suspend()
     try:
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(5)
+            process.wait(3)
     finally:
         gateway.resume()
     out = ended(process, 1)
