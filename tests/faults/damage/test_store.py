@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -213,6 +215,36 @@ def test_a_log_of_changes_that_has_changed_leaves_an_earlier_store(tmp_path: Pat
         assert not list(check(path)), str(harm)
         earlier += found != graphs[-1]
     assert earlier > 10
+
+
+def test_a_store_may_be_checked_while_it_is_written_to(tmp_path: Path) -> None:
+    path = tmp_path / "graph.db"
+    stopping = threading.Event()
+
+    def write() -> None:
+        with QuickWriter(path) as writer:
+            started.set()
+            for number in itertools.takewhile(lambda _: not stopping.is_set(), itertools.count()):
+                sinks = {tuple_id(2, 50 * number + each): number for each in range(50)}
+                edges = [(sink, tuple_id(1, number)) for sink in sinks]
+                labels: dict[str, Any] = {"sink_labels": sinks, "source_labels": [tuple_id(1, number)]}
+                sources = {tuple_id(1, number): 1}
+                writer.write(
+                    graph_batch("q", number, sinks=sinks, sources=sources, edges=edges, **labels if number % 2 else {})
+                )
+                writer.retain(number - 20)
+
+    started = threading.Event()
+    thread = threading.Thread(target=write)
+    thread.start()
+    started.wait()
+    try:
+        for _ in range(4):
+            assert list(check(path)) == []
+    finally:
+        stopping.set()
+        thread.join()
+    assert list(check(path)) == []
 
 
 # Those who open it

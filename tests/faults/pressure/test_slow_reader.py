@@ -73,7 +73,8 @@ def pressed(site: Site, apps: list[App], reader: Service, held_s: float, patienc
     )
     reader.process.send_signal(signal.SIGSTOP)
     try:
-        wait_until(lambda: site.metric("is_holding_back") == 1, "the log to be full", patience_s, every_s=0.1)
+        wait_until(lambda: site.unread_bytes() >= site.most_bytes, "the log to be full", patience_s, every_s=0.1)
+        wait_until(lambda: site.metric("is_holding_back") == 1, "it to be noticed", patience_s, every_s=0.1)
         wait_until(lambda: all(waits(app) for app in apps), "the programs to wait", patience_s, every_s=0.1)
         full_bytes = site.unread_bytes()
         assert site.most_bytes <= full_bytes < site.most_bytes * 1.5
