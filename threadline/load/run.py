@@ -224,6 +224,10 @@ class _Run:
         if arrivals is None:
             return
         self._listener.phase("warming up")
+        self._sleep(1.2 * EVERY_S, watch)
+        if self._has_batches(watch):  # somebody else has warmed it up
+            arrivals.since_ms = time.time_ns() // 1_000_000
+            return
         step = self._options.profile.per_step
         watch.set_rate(min(self._options.rate, max(_WARM_SHARE * self._options.rate, _WARM_STEPS * step)))
         give_up = time.monotonic() + _WARM_S
@@ -235,8 +239,12 @@ class _Run:
         arrivals.since_ms = time.time_ns() // 1_000_000
 
     def _is_warm(self, watch: Watch, arrivals: Arrivals) -> bool:
+        tells = bool(watch.samples) and watch.samples[-1].counted(SPARK, "batches") is not None
+        return arrivals.seen > 0 and (not tells or self._has_batches(watch))
+
+    def _has_batches(self, watch: Watch) -> bool:
         batches = watch.samples[-1].counted(SPARK, "batches") if watch.samples else None
-        return arrivals.seen > 0 and (batches is None or batches >= _WARM_BATCHES)
+        return batches is not None and batches >= _WARM_BATCHES
 
     def _speak(self, watch: Watch) -> None:
         options, outcome = self._options, self._outcome
