@@ -49,6 +49,13 @@ class Site:
         ]
         return value
 
+    def is_read(self) -> bool:
+        """Something was logged, and the reader is not far behind."""
+        return self.metric("batches") > 10 and self.unread_bytes() < self.most_bytes // 2 < self.logged_bytes()
+
+    def logged_bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.log_folder.rglob("*.arrows"))
+
     def unread_bytes(self) -> int:
         return Backlog(self.log_folder).unread().size_bytes
 
@@ -68,9 +75,7 @@ def pressed(site: Site, apps: list[App], reader: Service, held_s: float, patienc
     """Stop the reader until all programs wait, and for some time more; returns how long it takes from its return until
     everything is in the log and read."""
     assert reader.process is not None
-    wait_until(
-        lambda: site.metric("batches") > 10 and site.unread_bytes() < 10_000, "it is read", patience_s, every_s=0.1
-    )
+    wait_until(site.is_read, "it to be read", patience_s, every_s=0.1)
     reader.process.send_signal(signal.SIGSTOP)
     try:
         wait_until(lambda: site.unread_bytes() >= site.most_bytes, "the log to be full", patience_s, every_s=0.1)
