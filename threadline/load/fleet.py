@@ -19,6 +19,7 @@ from threadline.load.worker import total
 
 _LOOK_S = 0.1
 _END_S = 10.0  # beyond what the agents have for their goodbye
+_END_OF_EACH_S = 0.2
 
 
 class FleetFailed(RuntimeError):
@@ -122,7 +123,8 @@ class Fleet:
         """Let all devices say their last, and tell what they have said."""
         for worker in self._workers:
             worker.tell({"stop": timeout_s})
-        give_up = time.monotonic() + 2 * timeout_s + _END_S  # an agent may need as long to write as to send
+        # An agent may need as long to write as to send, and very many have little of the processor each.
+        give_up = time.monotonic() + 2 * timeout_s + _END_S + _END_OF_EACH_S * self.devices
         ends = [end for worker in self._workers for end in worker.ended(give_up)]
         return [DeviceEnd(**{**each, "said": Said(**each["said"])}) for each in ends]
 

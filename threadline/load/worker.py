@@ -31,7 +31,6 @@ _REPORT_S = 1.0
 _MOST_BEHIND_S = 1.0  # whoever cannot keep up does not try to make up for it
 _LOOK_S = 0.2
 _STARTING = 16
-_CLOSING = 64  # agents at a time; nearly all of it is waiting
 
 
 @dataclass(slots=True)
@@ -78,7 +77,7 @@ class Crew:
         for each in self._members:
             each.device.finish()
         self._tell({"now": self._now()})
-        with ThreadPoolExecutor(_CLOSING) as pool:
+        with ThreadPoolExecutor(len(self._members)) as pool:  # nearly all of it is waiting
             self._tell({"ended": list(pool.map(self._ended, self._members))})
 
     # The pace
