@@ -144,7 +144,7 @@ class Log:
                 if agent == row.agent:
                     self.passed |= {(agent, each) for each, at in others.items() if at <= epoch and each != nonce}
                     self.announced[agent] = {each: at for each, at in others.items() if at > epoch and each != nonce}
-                elif nonce not in self.starts.get(agent, []):
+                elif nonce not in self.starts.get(agent, []) and (agent, nonce) not in self.passed:
                     others[nonce] = epoch
             case Kind.RECEIVED:
                 self.taken_by.setdefault(row.agent, set()).update((each.nonce, each.stream) for each in _records(row))
@@ -163,7 +163,10 @@ class Log:
             case Kind.GAP:
                 gaps = _records(row)
                 self.gaps += [(row.agent, gap) for gap in gaps]
-                self.passed |= {(row.agent, gap.nonce) for gap in gaps if gap.next_event is not None}
+                for gap in gaps:
+                    if gap.next_event is not None:
+                        self.passed.add((row.agent, gap.nonce))
+                        self.announced.get(row.agent, {}).pop(gap.nonce, None)
             case Kind.END:
                 self.ended.add(start)
                 self.announced.get(row.agent, {}).pop(row.nonce, None)
