@@ -278,7 +278,8 @@ def plan_run(seed: int) -> tuple[Options, list[Step]]:
         Step(dice.choices(list(weights), list(weights.values()))[0], dice.choice(agents), dice.choice(_MUCH))
         for _ in range(dice.randrange(20, 70))
     ]
-    return Options(agents, settings, retires="retire" in faults), steps
+    forgets = "reflash" in faults or ("power cut of device" in faults and settings["fsync"] != "batch")
+    return Options(agents, settings, late=forgets or "retire" in faults), steps
 
 
 def act(world: World, step: Step) -> None:

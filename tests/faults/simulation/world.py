@@ -45,8 +45,9 @@ class Options:
 
     agents: tuple[str, ...] = AGENTS
     settings: dict[str, Any] = field(default_factory=dict)
-    retires: bool = False
-    """Whether agents may be retired: then things may come late."""
+    late: bool = False
+    """Whether things may come late: an agent was retired, or its disk forgot what it had taken, so that it takes it
+    again and tells results a second time."""
 
 
 class World:
@@ -75,7 +76,7 @@ class World:
         self.translator: TranslatorProcess | None = None
         log = self.disks.of("log").folder
         self.registry = FlakyRegistry(log / "registry.db")
-        self.job = GraphJob(timeline, log, Random(f"{seed}/job"), late=options.retires)
+        self.job = GraphJob(timeline, log, Random(f"{seed}/job"), late=options.late)
 
     # The world begins and ends
 
