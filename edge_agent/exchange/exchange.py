@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
 from edge_agent.exchange.crossing_lane import CrossingLane
-from edge_agent.exchange.receiving import NOTHING_TAKEN, Receiving
+from edge_agent.exchange.receiving import MOST_FORMER, NOTHING_TAKEN, Receiving
 from edge_agent.exchange.send_streams import SendStream
 from edge_agent.logger import Logger
 from edge_agent.outbox import Outbox
@@ -55,7 +55,9 @@ class Exchange:
         self._receives: list[tuple[str, str]] = []
         self._positions = outbox.state.positions
         self._receiving = Receiving(self._positions)
-        self._unanswered: set[tuple[str, str]] = set()
+        self._on_disk = {(*key.split("/", 1), spool): next_seq for key, (spool, next_seq) in self._positions.items()}
+        """How far each count of a stream of another agent has come on our disk, by sender, stream and spool."""
+        self._unanswered: dict[tuple[str, str, int], None] = {}
         self._answers_in_flight = 0
         self._heard_at: dict[tuple[str, str], float] = {}
         for node in plan.nodes:
@@ -123,7 +125,9 @@ class Exchange:
     def step(self, now: float, hurry: bool) -> float:
         """Answer, and write what is to be written by now; returns when to come back at the latest."""
         while self._unanswered:
-            self._answer(*self._unanswered.pop())
+            asked = next(iter(self._unanswered))
+            del self._unanswered[asked]
+            self._answer(*asked)
         return min([send.step(now, hurry) for send in self._sends.values()], default=_NEVER)
 
     def taken(self, answer: Taken, now: float) -> None:
@@ -156,10 +160,12 @@ class Exchange:
             with self.arrival:
                 self.arrived.extend(ready)
                 self.arrival.notify_all()
-        elif self._positions.get(f"{sender}/{stream}") == self._receiving.position(sender, stream):
+        elif self._on_disk.get((sender, stream, crossing.spool)) == self._receiving.next_of(
+            sender, stream, crossing.spool
+        ):
             # It came twice, or too early, and nothing that came before it is still on its way through the plan, to be
             # answered then: the sender does not know how far we are.
-            self._unanswered.add((sender, stream))
+            self._unanswered[sender, stream, crossing.spool] = None
 
     def silent_since(self, now: float) -> float:
         """Since when an agent says nothing that has to answer, or might have something for us; infinity if none."""
@@ -168,20 +174,26 @@ class Exchange:
 
     def _greet(self, sender: str, stream: str, subscribed: object) -> None:
         """On the client's thread, the stream is subscribed to: the sender need not wait with what it has for us."""
-        self._agent.tell(lambda _: self._unanswered.add((sender, stream)))
+        self._agent.tell(lambda _: self._unanswered.update({(sender, stream, self._position(sender, stream)[0]): None}))
 
     def _taken(self, sender: str, stream: str, spool: int, next_seq: int) -> None:
         self._positions[f"{sender}/{stream}"] = [spool, next_seq]
-        self._unanswered.add((sender, stream))
+        self._on_disk.pop((sender, stream, spool), None)  # the latest comes last
+        self._on_disk[sender, stream, spool] = next_seq
+        while len(self._on_disk) > MOST_FORMER * len(self._receives):
+            del self._on_disk[next(iter(self._on_disk))]
+        self._unanswered[sender, stream, spool] = None
 
     def _position(self, sender: str, stream: str) -> tuple[int, int]:
         """How far a stream has come on our disk, as (spool, next)."""
         spool, next_seq = self._positions.get(f"{sender}/{stream}", (NOTHING_TAKEN, 0))
         return spool, next_seq
 
-    def _answer(self, sender: str, stream: str) -> None:
-        """Tell a sender how far we are: it has everything before that on our disk."""
-        answer = encode_answer(Taken(self._agent.name, stream, *self._position(sender, stream)), sender)
+    def _answer(self, sender: str, stream: str, spool: int) -> None:
+        """Tell a sender how far we are in what it counts in: everything before that is on our disk."""
+        next_seq = self._on_disk.get((sender, stream, spool))
+        taken = (NOTHING_TAKEN, 0) if next_seq is None else (spool, next_seq)
+        answer = encode_answer(Taken(self._agent.name, stream, *taken), sender)
         try:
             sent = self._client.publish(down_topic(sender), answer, self._agent.settings.qos)
         except TransportError as error:  # it is asked for again

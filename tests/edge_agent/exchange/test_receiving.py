@@ -24,9 +24,9 @@ def taken(receiving: Receiving, *arrivals: tuple[int, bool]) -> list[list[int]]:
 
 def test_what_comes_in_order_is_taken_at_once() -> None:
     receiving = Receiving({})
-    assert receiving.position("car-7", "sums") is None
+    assert receiving.next_of("car-7", "sums", SPOOL) is None
     assert taken(receiving, (0, True), (1, False), (2, False)) == [[0], [1], [2]]
-    assert receiving.position("car-7", "sums") == [SPOOL, 3]
+    assert receiving.next_of("car-7", "sums", SPOOL) == 3
 
 
 def test_what_comes_early_waits_for_what_is_missing() -> None:
@@ -47,7 +47,7 @@ def test_a_stream_begins_with_the_oldest_that_the_sender_has() -> None:
 
 def test_a_new_process_goes_on_where_the_last_one_was() -> None:
     receiving = Receiving({"car-7/sums": [SPOOL, 5]})
-    assert receiving.position("car-7", "sums") == [SPOOL, 5]
+    assert receiving.next_of("car-7", "sums", SPOOL) == 5
     assert taken(receiving, (4, True), (5, False)) == [[], [5]]
 
 
@@ -64,8 +64,18 @@ def test_a_sender_whose_disk_was_deleted_counts_anew() -> None:
     assert receiving.arrived(crossing(1, spool=9), False) == ([], 0), "not before its oldest"
     ready, missing = receiving.arrived(crossing(0, spool=9), True)
     assert ([each.seq for each in ready], missing) == ([0], 0)
-    assert receiving.position("car-7", "sums") == [9, 1]
-    assert receiving.arrived(crossing(5), True) == ([], 0), "what is left of the old count on the way is history"
+    assert [receiving.next_of("car-7", "sums", spool) for spool in (SPOOL, 9)] == [5, 1]
+
+
+def test_what_is_left_of_an_old_count_on_the_way_does_not_stop_the_new_one() -> None:
+    receiving = Receiving({"car-7/sums": [SPOOL, 5]})
+    assert receiving.arrived(crossing(0, spool=9), True)[0]
+    assert receiving.arrived(crossing(4), True) == ([], 0), "a copy"
+    assert receiving.arrived(crossing(7), False) == ([], 0), "nobody knows what was before it"
+    assert [each.seq for each in receiving.arrived(crossing(5), True)[0]] == [5], "it was sent, and comes after all"
+    assert receiving.arrived(crossing(0, spool=9), True) == ([], 0), "a copy"
+    assert [each.seq for each in receiving.arrived(crossing(1, spool=9), False)[0]] == [1]
+    assert [receiving.next_of("car-7", "sums", spool) for spool in (SPOOL, 9)] == [6, 2]
 
 
 def test_streams_do_not_disturb_one_another() -> None:
