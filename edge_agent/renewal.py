@@ -19,20 +19,20 @@ class Renewal:
     def __init__(self) -> None:
         self.count = 0
         self._last = -_NEVER
+        self._silent_since = _NEVER
         self._wait_s = FIRST_S
 
     def is_due(self, now: float, silent_since: float, connected: bool) -> bool:
         """Whether it is time. `silent_since`: when the oldest of those who should answer was heard, or first asked;
         infinity if nobody has to."""
+        if silent_since != self._silent_since:  # somebody has answered
+            self._silent_since, self._wait_s = silent_since, FIRST_S
         if not connected:  # it will connect anew anyway
-            self._last, self._wait_s = now, FIRST_S
+            self._last = now
             return False
-        if silent_since > self._last:
-            self._wait_s = FIRST_S
         if now - max(silent_since, self._last) < self._wait_s:
             return False
-        if self._last >= silent_since:
-            self._wait_s = min(2 * self._wait_s, MOST_S)
+        self._wait_s = min(2 * self._wait_s, MOST_S)
         self._last = now
         self.count += 1
         return True
