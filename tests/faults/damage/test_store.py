@@ -110,7 +110,7 @@ def test_whatever_happens_to_the_file_is_refused_or_found(rich: Rich, tmp_path: 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_whatever_happens_to_the_file_is_refused_or_found_many_times(rich: Rich, tmp_path: Path) -> None:
-    for harm in harms(rich.content, 77, 5_000, used(rich.content)):
+    for harm in harms(rich.content, 77, 2_000, used(rich.content)):
         examine(rich, tmp_path / "graph.db", harm)
 
 
