@@ -12,6 +12,7 @@ from protocol.mqttsn import RetryPolicy, RoundTrip
 from protocol.structs import Struct
 
 NEVER = float("inf")
+_MOST_DOUBLED = 6
 PATIENCE = RetryPolicy(first_s=3.0, least_s=1.0, most_s=60.0)
 
 
@@ -90,10 +91,12 @@ class Sending:
 
     def missing(self, number: int, now: float, newest: int = 0) -> None:
         """The far end did not have this entry when it answered. It must be lost if the far end has one that left the
-        transport after it (`newest` is the last such place); or else it may just be under way, but not for long."""
+        transport after it (`newest` is the last such place); or else it may just be under way, but not for long. How
+        long doubles each time that it is sent: a far end that is busy answers every copy, and if each answer brought
+        forth another copy, it would never be done with them."""
         flight = self.flights.get(number)
         if flight is not None and flight.over_at != NEVER:
-            much_s = max(self._much_s, 2 * self.round_trip.smoothed_s)
+            much_s = max(self._much_s, 2 * self.round_trip.smoothed_s) * 2 ** min(flight.attempts - 1, _MOST_DOUBLED)
             flight.due = now if flight.place < newest else min(flight.due, max(now, flight.over_at + much_s))
 
     def due(self, now: float) -> list[Flight]:

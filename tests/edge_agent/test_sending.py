@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 
 from hypothesis import given
@@ -116,6 +117,24 @@ def test_silence_lasts_from_the_first_sending_or_the_last_acknowledgement() -> N
     assert made.silent_since == NEVER, "there is nothing to answer"
     made.sent(flight(2), NOW + 100)
     assert made.silent_since == NOW + 100
+
+
+def test_answers_without_an_entry_bring_forth_fewer_and_fewer_copies_of_it() -> None:
+    """A far end that is far behind answers every copy that it comes to, and does not have the entry each time."""
+    made = sending(count=1)
+    copies, now = [NOW], NOW
+    made.over(0, now)
+    while now < NOW + 20:
+        now += 0.1
+        made.missing(0, now)
+        for each in made.due(now):
+            made.sent(each, now)
+            made.over(0, now)
+            copies.append(now)
+    waits = [after - before for before, after in pairwise(copies)]
+    assert waits[0] < 0.7, "one that is lost is soon sent again"
+    assert all(after > 1.5 * before for before, after in pairwise(waits[:4]))
+    assert len(copies) <= 7
 
 
 @given(st.lists(st.tuples(st.sampled_from(["sent", "over", "acknowledged", "missing", "again"]), st.integers(0, 9))))
