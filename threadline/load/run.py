@@ -35,6 +35,7 @@ _WARM_BATCHES = 5
 _WARM_STEPS = 8
 _WARM_SHARE = 0.1
 _QUIET_LOOKS = 4
+_DRAIN_OF_EACH_S = 0.05  # all say goodbye at the same time
 _STEP_BATCHES = 6
 _MOST_STEP = 4  # times as long as asked for
 
@@ -311,7 +312,7 @@ class _Run:
         outcome, chain = self._outcome, self._chain
         self._listener.phase("waiting until everything is acknowledged")
         begun = time.monotonic()
-        outcome.ends = fleet.stop(self._options.drain_s)
+        outcome.ends = fleet.stop(self._options.drain_s + _DRAIN_OF_EACH_S * self._options.devices)
         if chain.log is None:
             return
         held = held_by_log(chain.log, [(end.agent, end.nonce) for end in outcome.ends])
