@@ -50,6 +50,7 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> Rich:
         sources = [source.id for source in reader.every_source()]
         questions: dict[str, Question] = {
             "sinks": lambda reader: reader.sinks(limit=1_000),
+            "figures": lambda reader: (reader.count_sinks(-(10**6), 10**9, 10**6, None), reader.times(None, None)),
             "tuples": lambda reader: reader.tuples([*sinks, *sources]),
             "backward": lambda reader: [reader.backward(each) for each in sinks],
             "forward": lambda reader: [reader.forward(each) for each in sources],
