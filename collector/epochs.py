@@ -123,7 +123,7 @@ class EpochState:
             case Kind.PAYLOAD if row.data[0] == Kind.ASSERTION:
                 self._reached_ids(payload_ids(row.data))
 
-    def _registered(self, number: int, agent: str, _: int, name: str, nonce: int) -> None:
+    def _registered(self, number: int, agent: str, _: int, name: str, nonce: int, *__: int) -> None:
         if nonce == self.nonce and agent == self.agent:
             self.own_streams[name] = number
         else:

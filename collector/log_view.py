@@ -63,7 +63,7 @@ def _learn(row: Row, epochs: dict[tuple[str, int], int | None], names: dict[int,
     if row.kind == Kind.EPOCH:
         epochs[row.agent, row.nonce] = told
     elif row.kind == Kind.REGISTER:
-        number, agent, epoch, name, nonce = told
+        number, agent, epoch, name, nonce, *_ = told
         names[number] = StreamId(agent, epoch, name, nonce)
         if (agent, nonce) == (row.agent, row.nonce):  # of others it says how they count themselves
             epochs[agent, nonce] = epoch

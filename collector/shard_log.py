@@ -374,7 +374,10 @@ class ShardLog:
             found = self._registry.numbers_of(names)
             for stream, name in zip(new, names, strict=True):
                 number = made.numbers[stream] = found[name].number
-                made.add(Kind.REGISTER, _PACKER.encode([number, name.agent, name.epoch, name.name, name.nonce]))
+                told = [number, name.agent, name.epoch, name.name, name.nonce]
+                # Others know a start by its agent's own count, which is another one if the device was reflashed.
+                own_count = [stream.epoch] if stream.epoch != name.epoch else []
+                made.add(Kind.REGISTER, _PACKER.encode(told + own_count))
         known = [state.number_of(stream) or made.numbers[stream] for stream in streams]
         return np.array(known, "<i8")
 

@@ -48,7 +48,7 @@ class Agent:
     over: dict[int, Ways | None] = field(default_factory=dict)
     """Starts of which nothing more will come, in the order in which they were, as far as that is known."""
     announced: dict[int, int] = field(default_factory=dict)
-    """Starts of which only others have spoken so far, and their epochs."""
+    """Starts of which only others have spoken so far, and their epochs, as the agent itself counts them."""
     heard: dict[int, frozenset[Sent]] = field(default_factory=dict)
     """Of starts that have not ended: the Sends of others from which they, or those before them, have taken tuples."""
     stopped: Start | None = None

@@ -202,11 +202,11 @@ class Fleet:
 
     def _tell(self, row: Row) -> None:
         if row.kind == Kind.REGISTER:
-            number, agent, epoch, name, nonce = decode(row.data)
+            number, agent, epoch, name, nonce, *own_count = decode(row.data)
             if number not in self._names.streams:
                 self._register(number, Stream(agent, nonce, name))
             if row.agent == agent:
-                self._agent(agent).spoke(nonce, epoch)
+                self._agent(agent).spoke(nonce, own_count[0] if own_count else epoch)
             else:
                 self._agent(row.agent).named(row.nonce, (nonce, name))
                 if number not in self.gone:

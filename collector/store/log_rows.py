@@ -122,7 +122,7 @@ class LogRows:
     # One kind each
 
     def _register(self, row: Row) -> None:
-        number, agent, epoch, name, nonce = decode(row.data)
+        number, agent, epoch, name, nonce, *_ = decode(row.data)
         start = self.start_of(row)
         is_own = (agent, nonce) == (row.agent, row.nonce)
         self._add_stream(number, agent, nonce, epoch, name, is_own)

@@ -233,6 +233,16 @@ def test_a_start_of_which_only_others_have_spoken_is_over_when_a_later_one_speak
     assert fleet_of(*rows, register(10, "edge", "minutes", nonce=3)).watermark(9) == END_OF_TIME
 
 
+def test_the_starts_of_a_reflashed_agent_are_told_apart_as_it_counts_them_itself() -> None:
+    """The cloud counts one more: it knew another card. Start 3, which the hub has named, is not over when 2 speaks."""
+    third = Row(Kind.REGISTER, "hub", 1, 0, PACKER.encode([9, "edge", 3, "minutes", 30]))
+    rows = [*NAMES, plan("edge", *EDGE), third]
+    second = Row(Kind.REGISTER, "edge", 20, 0, PACKER.encode([10, "edge", 3, "minutes", 20, 2]))
+    fourth = Row(Kind.REGISTER, "edge", 40, 0, PACKER.encode([11, "edge", 5, "minutes", 40, 4]))
+    assert fleet_of(*rows, second).watermark(9) == BEGINNING
+    assert fleet_of(*rows, second, fourth).watermark(9) == END_OF_TIME
+
+
 def test_nobody_waits_for_a_start_of_an_agent_that_was_given_up_after_it_had_ended() -> None:
     rows = [*NAMES, plan("edge", *EDGE), plan("hub", *HUB), progress("hub", ALERTS, 10_000), end("edge")]
     named = register(9, "edge", "minutes", nonce=2, by="hub")

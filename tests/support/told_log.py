@@ -137,7 +137,8 @@ class Log:
             self.starts[row.agent].append(row.nonce)
         match row.kind:
             case Kind.REGISTER:
-                number, agent, epoch, name, nonce = decode(row.data)
+                number, agent, epoch, name, nonce, *own_count = decode(row.data)
+                epoch = own_count[0] if own_count else epoch  # as others know it
                 self.streams[number] = (agent, nonce, name)
                 self.taken_by.setdefault(row.agent, set()).add((nonce, name))
                 others = self.announced.setdefault(agent, {})

@@ -264,6 +264,7 @@ def test_a_reflashed_device_gets_another_number(shard: Shard, caplog: pytest.Log
     again = FakeAgent(nonce=2, epoch=1)
     shard.take(AGENT, AGENT.framed(0, Delivery(AGENT.stream("alerts"), 0, 0, "x", ())))
     shard.take(again, again.framed(0, Delivery(again.stream("alerts"), 0, 0, "x", ())))
-    assert [epoch for _, _, epoch, _, _ in shard.records(Kind.REGISTER)] == [1, 2]
+    assert [epoch for _, _, epoch, *_ in shard.records(Kind.REGISTER)] == [1, 2]
+    assert [own_count for *_, own_count in shard.records(Kind.REGISTER)[1:]] == [1], "as others know it"
     assert shard.log.counters.reflashed == 1
     assert "counts its starts anew" in caplog.text
