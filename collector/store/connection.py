@@ -60,8 +60,8 @@ def store_error(path: Path, error: Exception) -> StoreError:
         return TooSlow("the answer takes too long")
     if code == sqlite3.SQLITE_CORRUPT or not isinstance(error, sqlite3.Error):
         return StoreUnusable(
-            f"{path} is damaged ({error}): put back a copy, together with that of its checkpoint, or take a new "
-            "--store and a new --checkpoint, which replays the log"
+            f"{path} is damaged ({error}): put back a copy, without {path.name}-wal and -shm, together with that of "
+            "its checkpoint, or take a new --store and a new --checkpoint, which replays the log"
         )
     return (StoreUnavailable if code in _MAY_PASS else StoreUnusable)(f"{path}: {error}")
 

@@ -41,7 +41,8 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def put(served: Served, content: bytes, *statements: str) -> None:
     """Put another store behind the API, and change something in it."""
     served.new_store().close()
-    served.path.unlink()
+    for suffix in ("", "-wal", "-shm"):  # the API may have the one before open, and what it has not taken in stays then
+        served.path.with_name(served.path.name + suffix).unlink(missing_ok=True)
     served.path.write_bytes(content)
     db = sqlite3.connect(served.path)
     for statement in statements:

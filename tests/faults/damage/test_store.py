@@ -218,6 +218,28 @@ def test_a_log_of_changes_that_has_changed_leaves_an_earlier_store(tmp_path: Pat
     assert earlier > 10
 
 
+def test_an_older_copy_with_the_log_of_a_newer_store_is_found(tmp_path: Path) -> None:
+    """Whoever puts back a copy has to take away what SQLite has left beside the one before."""
+    path, wal = tmp_path / "graph.db", tmp_path / "graph.db-wal"
+
+    def write(numbers: range) -> bytes:
+        with QuickWriter(path) as writer:
+            for number in numbers:
+                sinks = {tuple_id(2, 200 * number + each): number for each in range(200)}
+                edges = [(sink, tuple_id(1, number)) for sink in sinks]
+                sources = {tuple_id(1, number): number}
+                writer.write(graph_batch("q", number, sinks=sinks, sources=sources, edges=edges))
+            return wal.read_bytes()
+
+    write(range(2))
+    older = path.read_bytes()
+    write(range(2, 6))
+    left = write(range(6, 8))
+    put(path, older)
+    wal.write_bytes(left)
+    assert not all(finding.is_noticed for finding in check(path))
+
+
 def test_a_store_may_be_checked_while_it_is_written_to(tmp_path: Path) -> None:
     path = tmp_path / "graph.db"
     stopping = threading.Event()
