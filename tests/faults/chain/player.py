@@ -66,7 +66,9 @@ class Player:
                 undo()
 
     def _can_begin(self, fault: Fault) -> bool:
-        """Whether its target is at work."""
+        """Whether its target is at work, and, if a worker is to be killed, has one."""
+        if fault.kind == Kind.WORKER and not self.stage.spark.workers:
+            return False
         hit = {"cloud": CLOUD, CHECKPOINT: ("spark",)}.get(fault.target, (fault.target,))
         return all(self.stage.is_ready(name) for name in hit)
 
@@ -129,10 +131,11 @@ def _forget(stage: Stage, fault: Fault) -> Undo:
 
 
 def _kill_worker(stage: Stage, fault: Fault) -> Undo:
+    stage.may_end.add("spark")
     workers = stage.spark.workers
-    if workers:
-        stage.may_end.add("spark")
-        workers[int(fault.strength * len(workers))].send_signal(signal.SIGKILL)
+    victim = workers[int(fault.strength * len(workers))]
+    stage.say(f"         one of {len(workers)} workers, process {victim.pid}")
+    victim.send_signal(signal.SIGKILL)
     return lambda: None
 
 
