@@ -212,14 +212,14 @@ class Intake:
             return [self._queue.popleft() for _ in range(len(self._queue))]
 
     def sleep(self, until: float, *, is_noticed: bool, not_before: float) -> None:
-        """Until there is something to do. `is_noticed`: what is in the queue is, and will be taken in time; what is
-        urgent is so from `not_before` on."""
+        """Until there is something to do. `is_noticed`: what is in the queue, or will be, is taken in time; what is urgent
+        is so from `not_before` on."""
         with self._condition:
             now = monotonic()
             urgent = self._urgent and now >= not_before
             if not (urgent or self._woken or (self._queue and not is_noticed)):
-                # While records wait for their flush, those that come after them need not wake anybody.
-                self._parked = not self._queue
+                # What comes while a flush is planned need not wake anybody.
+                self._parked = not (self._queue or is_noticed)
                 if not (self._parked and self._queue):  # none came just now, before they could see that we sleep
                     self._condition.wait(min(max(0.0, until - now), threading.TIMEOUT_MAX))
                 self._parked = False

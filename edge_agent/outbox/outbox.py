@@ -31,6 +31,7 @@ from protocol.wire.packer import Packer
 from protocol.wire.sections import EventKind, Kind, Pending, pending
 
 _LOG = Logger(__name__)
+_LINGER_S = 2.0  # after records it looks for more by itself: to wake it takes a caller as long as to leave a record
 _RETRY_S = 1.0  # or sooner, if what it waits for is room in the spool
 _TELL_S = 10.0  # a spool that is full may have room for a moment, many times a second
 _OVERFLOW = "dropped: the disk could not keep up"
@@ -89,6 +90,7 @@ class Outbox(Intake):
         self._has_begun = self._closes_next = False
         self._has_news = False  # for the memory: another batch was written since it was asked to keep something
         self._flush_at = _NEVER
+        self._linger_until = 0.0
         self._retry_at = 0.0
         self._full_bytes = 0  # of the spool, if it was that
         self._tell_at = 0.0
@@ -149,6 +151,8 @@ class Outbox(Intake):
         """Write what is to be written by now; returns when to come back at the latest."""
         if self._queue and self._flush_at == _NEVER:
             self._flush_at = now + self._settings.flush_s
+        elif not self._queue and not self.trouble and now >= self._flush_at:
+            self._flush_at = self._next_flush(now)
         if now < self._retry_at and self._spool.size_bytes >= self._full_bytes:
             return self._retry_at
         unfinished = self._taken or self._afters or self._ready
@@ -198,7 +202,10 @@ class Outbox(Intake):
         self._append_ready()
         self._sort_taken(now)
         # Only what is in the queue can be dropped, so no more is taken from there as long as anything is left.
-        self._taken.extend(self.take())
+        came = self.take()
+        if came:
+            self._linger_until = now + _LINGER_S
+            self._taken.extend(came)
         self._sort_taken(now)
         self._close(self._leaving)
         if self._group.is_full or now >= self._closing_at() or self._finishing or self._closes_next:
@@ -220,7 +227,11 @@ class Outbox(Intake):
             self._afters[0].action()
             self.free(self._afters.popleft().size)
         # What came meanwhile has waited since then: a disk that is slow must not make it wait twice.
-        self._flush_at = now + self._settings.flush_s if self._queue else _NEVER
+        self._flush_at = self._next_flush(now)
+
+    def _next_flush(self, now: float) -> float:
+        """When to write next what may have come by then."""
+        return now + self._settings.flush_s if self._queue or now < self._linger_until else _NEVER
 
     def _sync_aside(self, now: float) -> None:
         """Have it synced while we go on: what is captured meanwhile must not wait for a slow disk."""

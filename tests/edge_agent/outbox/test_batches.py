@@ -40,12 +40,26 @@ def test_a_batch_closes_when_it_is_old_enough(tmp_path: Path) -> None:
     with Bench(tmp_path, flush_s=0.1, batch_age_s=1.0) as bench:
         bench.put(begun(0))
         bench.step()
-        assert bench.step(0.1) == pytest.approx(bench.now + 1.0)
+        bench.step(0.1)
         bench.put(begun(1))
         bench.step(0.5)
         assert bench.spool.count == 0
         bench.step(0.5)
         assert bench.events() == [[0, 1]]
+
+
+def test_after_records_more_are_looked_for_without_being_told(tmp_path: Path) -> None:
+    with Bench(tmp_path, flush_s=0.1, batch_records=1) as bench:
+        bench.put(begun(0))
+        bench.step()
+        for _ in range(15):
+            assert bench.step(0.11) == pytest.approx(bench.now + 0.1), "whoever leaves a record need not wake anybody"
+        bench.put(begun(1))
+        bench.step(0.11)
+        assert bench.events() == [[0], [1]]
+        for _ in range(25):
+            bench.step(0.11)
+        assert bench.step(0.11) == float("inf"), "when nothing comes for long, it sleeps"
 
 
 def test_a_batch_closes_when_it_has_enough_records(tmp_path: Path) -> None:
