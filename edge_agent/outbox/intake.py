@@ -212,8 +212,8 @@ class Intake:
             return [self._queue.popleft() for _ in range(len(self._queue))]
 
     def sleep(self, until: float, *, is_noticed: bool, not_before: float) -> None:
-        """Until there is something to do. `is_noticed`: what is in the queue, or will be, is taken in time; what is urgent
-        is so from `not_before` on."""
+        """Until there is something to do. `is_noticed`: what is in the queue, or will be, is taken in time; what is
+        urgent is so from `not_before` on."""
         with self._condition:
             now = monotonic()
             urgent = self._urgent and now >= not_before

@@ -49,7 +49,7 @@ def test_a_batch_closes_when_it_is_old_enough(tmp_path: Path) -> None:
 
 
 def test_after_records_more_are_looked_for_without_being_told(tmp_path: Path) -> None:
-    with Bench(tmp_path, flush_s=0.1, batch_records=1) as bench:
+    with Bench(tmp_path, flush_s=0.1, batch_records=1, fsync="never") as bench:
         bench.put(begun(0))
         bench.step()
         for _ in range(15):
