@@ -74,6 +74,7 @@ class Outbox(Intake):
         self._agent = agent
         self._spool = spool
         self._memory = memory
+        spool.before_deleting = self._keep_what_they_tell
         self._packer = packer
         self._settings = settings
         self._finishing = False
@@ -98,6 +99,12 @@ class Outbox(Intake):
         self._syncer = Syncer()
         self._syncing: Unsynced | None = None
         self._sync_at = _NEVER
+
+    def _keep_what_they_tell(self) -> None:
+        """Released batches are about to leave the disk: how far everything had come with them must be on it."""
+        state = self.state if self._has_begun else self._memory.last
+        if state is not None:
+            self._memory.keep(state, durable=self._settings.fsync != "never")
 
     def begin(self, left: bytes | None = None) -> None:
         """Write what was put so far, before the program can say anything: what an earlier process had no room for, and

@@ -26,6 +26,7 @@ def close_journal(spool: Spool, agent: str) -> bytes | None:
     Pieces of the next batch, behind those of the first, repeat what the first was not going to hold: the crash came
     before it was written.
     """
+    spool.before_deleting = _not_yet
     pieces = spool.recovered_journal
     if not pieces:
         return None
@@ -46,6 +47,11 @@ def close_journal(spool: Spool, agent: str) -> bytes | None:
     return None
 
 
+def _not_yet() -> None:
+    """Before a batch is deleted, somebody has to have read how far it says that everything had come."""
+    raise OSError("the last process's batches have not been read yet")
+
+
 def gap_after_crash(
     spool: Spool, last: Progressed | None, agent: str, left: bytes | None = None, now: Epoch | None = None
 ) -> Gap | None:
@@ -59,7 +65,7 @@ def gap_after_crash(
         return None if is_first or now is None else Gap(FORGOTTEN, now.counter, now.nonce)
     cut = max(0, last.spool_next - spool.next)
     held = 0  # the number after the last batch of the epoch that is there
-    entries = (entry.data for entry in spool.entries(spool.first))
+    entries = (entry.data for entry in spool.kept())
     for data in chain(entries, () if left is None else (left,)):
         try:
             header, _ = read_header(data)

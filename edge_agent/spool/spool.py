@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from types import TracebackType
 from typing import Literal, NamedTuple
@@ -106,6 +106,8 @@ class Spool:
         self._is_folder_synced = True
         self._folder_fd = self._lock_fd = -1
         self._first = self._next = self._count = self._bytes = 0
+        self.before_deleting: Callable[[], object] = lambda: None
+        """Called before entries that are released leave the disk. OSError: they stay for now."""
         self.lost: list[range] = []
         """Numbers whose entries are unreadable: found at opening, and since then by reading."""
         self.torn_bytes = 0
@@ -395,9 +397,17 @@ class Spool:
         It alone knows the next number after a power cut, for what `released` says is never synced.
         """
         while len(self._segments) > 1 and self._segments[1].first <= self._first:
-            if not try_unlink(self._segments[0].path):
+            if not self._may_delete() or not try_unlink(self._segments[0].path):
                 return
             self._forget(self._segments.pop(0))
+
+    def _may_delete(self) -> bool:
+        """Have the owner keep what it has learnt from entries that go, so that a power cut cannot take both."""
+        try:
+            self.before_deleting()
+        except OSError:
+            return False
+        return True
 
     def _forget(self, segment: Segment) -> None:
         segment.close()
@@ -420,6 +430,13 @@ class Spool:
         """
         number = from_number
         while (entry := self._entry_from(max(number, self._first))) is not None:
+            yield entry
+            number = entry.last + 1
+
+    def kept(self) -> Iterator[Entry]:
+        """All entries that are on disk, also the released ones: nobody waits for them, but they tell what was."""
+        number = self._segments[0].first if self._segments else self._first
+        while (entry := self._entry_from(number)) is not None:
             yield entry
             number = entry.last + 1
 

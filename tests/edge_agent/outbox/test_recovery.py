@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from edge_agent.outbox.memory import Progressed
+from edge_agent.outbox.memory import Memory, Progressed
 from edge_agent.outbox.pieces import Piece, encode_piece
 from edge_agent.outbox.recovery import CRASH, DAMAGE, close_journal, gap_after_crash
 from edge_agent.spool import Spool, SpoolFull
 from protocol.records import Assertion, Declared, Delivery, End, Gap, Lost, Progress, Received, SourcePayload
 from protocol.wire.batch import Header, decode_batch, encode_batch
 from protocol.wire.sections import Kind, pending
-from tests.edge_agent.records import AGENT, ALERTS, EPOCH, PACKER, STREAM, Bench, begun, crashed, ended
+from tests.edge_agent.records import AGENT, ALERTS, EPOCH, PACKER, STREAM, Bench, begun, crashed, ended, path_of
 
 
 def rows(*records: Any) -> list[Any]:
@@ -283,3 +283,49 @@ def test_after_a_kill_at_any_write_the_gap_begins_where_the_records_end(tmp_path
             assert found == list(range(len(found)))
             assert gap is not None
             assert gap.next_event == len(found)
+
+
+# What released batches have told
+
+
+def test_what_batches_told_is_known_though_they_are_released_and_a_power_cut_has_taken_the_notes(
+    tmp_path: Path,
+) -> None:
+    with Bench(tmp_path / "agent", fsync="batch", flush_s=0.1, batch_records=1) as bench:
+        bench.outbox.begin()
+        notes = {path.name: path.read_bytes() for path in (tmp_path / "agent").glob("memory-*")}
+        for seq in range(1, 4):
+            bench.put(Received("car-8", "sums", 77, seq))
+            bench.step(0.11)
+            bench.step(0.11)
+        bench.spool.release(bench.spool.next - 1)
+        after = crashed(tmp_path / "agent")
+    for name, content in notes.items():
+        (after / name).write_bytes(content)
+    spool, memory = Spool.open(after / "up", fsync="batch"), Memory(after)
+    assert close_journal(spool, AGENT) is None
+    spool.append(b"the next process begins a segment")
+    gap_after_crash(spool, memory.last, AGENT)
+    assert memory.last is not None
+    assert memory.last.positions == {"car-8/sums": [77, 3]}
+
+
+def test_batches_leave_the_disk_only_when_what_they_told_is_safe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(Path(path_of(fd)).name))
+    with Bench(tmp_path, spool_bytes=8_000, fsync="interval", flush_s=0.1, batch_records=1) as bench:
+        bench.outbox.begin()
+        for seq in range(1, 40):
+            bench.put(Received("car-8", "sums", 77, seq))
+            bench.step(0.11)
+            bench.step(0.11)
+        segments = sorted((tmp_path / "up").glob("*.v1"))
+        synced.clear()
+        bench.spool.release(bench.spool.next - 1)
+        assert len(list((tmp_path / "up").glob("*.v1"))) < len(segments)
+        assert any(name.startswith("memory-") for name in synced)
+        last = Memory(tmp_path).last
+    assert last is not None
+    assert last.positions == {"car-8/sums": [77, 39]}
