@@ -37,6 +37,7 @@ _LOG = Logger(__name__)
 _ROW_BYTES = 64  # that a tuple takes up in memory, besides its values
 _NEVER = float("inf")
 _RARELY_S = 540.0  # that a sender has nothing to say for so long is nothing strange
+_REPEATED_S = 150.0  # a sender that waits for an answer repeats itself more often than that
 
 
 class Exchange:
@@ -60,6 +61,8 @@ class Exchange:
         self._unanswered: dict[tuple[str, str, int], None] = {}
         self._answers_in_flight = 0
         self._heard_at: dict[tuple[str, str], float] = {}
+        self._in_vain: dict[tuple[str, str], tuple[float, float]] = {}
+        """Streams of which only copies come, since when and until when: their senders do not hear our answers."""
         for node in plan.nodes:
             if node.operator == "receive":
                 self._receive_as(node)
@@ -157,6 +160,7 @@ class Exchange:
             _LOG.error("%s agent=%s", reason, self._agent.name)
             self._agent.emit(Gap(reason, crossing.stream.epoch, crossing.stream.nonce))
         if ready:
+            self._in_vain.pop((sender, stream), None)
             with self.arrival:
                 self.arrived.extend(ready)
                 self.arrival.notify_all()
@@ -166,11 +170,15 @@ class Exchange:
             # It came twice, or too early, and nothing that came before it is still on its way through the plan, to be
             # answered then: the sender does not know how far we are.
             self._unanswered[sender, stream, crossing.spool] = None
+            since, _ = self._in_vain.get((sender, stream), (now, now))
+            self._in_vain[sender, stream] = since, now
 
     def silent_since(self, now: float) -> float:
         """Since when an agent says nothing that has to answer, or might have something for us; infinity if none."""
         heard_at = [self._heard_at.setdefault(stream, now) + _RARELY_S for stream in self._receives]
-        return min([*heard_at, *[lane.sending.silent_since for lane in self.lanes.values()]], default=_NEVER)
+        in_vain = [since for since, last in self._in_vain.values() if now - last < _REPEATED_S]
+        lanes = [lane.sending.silent_since for lane in self.lanes.values()]
+        return min([*heard_at, *in_vain, *lanes], default=_NEVER)
 
     def _greet(self, sender: str, stream: str, subscribed: object) -> None:
         """On the client's thread, the stream is subscribed to: the sender need not wait with what it has for us."""

@@ -192,3 +192,24 @@ def test_an_agent_is_not_its_own_neighbour(tmp_path: Path, connect: Callable[[Pl
     connect(plan)
     with pytest.raises(PlanError, match=message):
         Agent(Settings(name="hub", gateway=NOWHERE, spool=str(tmp_path)), plan.document())
+
+
+def test_a_sender_that_repeats_itself_does_not_hear_our_answers(tmp_path: Path) -> None:
+    """
+    0 s   the first message is taken, and answered
+    20 s  ... 80 s  it comes again and again: the answers go somewhere else
+    90 s  another one: they are heard after all
+    """
+    agent = agent_with(tmp_path, squares())
+    assert agent.exchange is not None
+    crossed, silent_since = agent.exchange._crossed, agent.exchange.silent_since
+    crossed(last_crossing(0), True, 0.0)
+    agent.exchange._taken("car-7", "numbers", SPOOL, 1)
+    assert silent_since(10.0) > 500.0, "that a sender is silent for some minutes means nothing"
+    for now in (20.0, 40.0, 80.0):
+        crossed(last_crossing(0), True, now)
+    assert silent_since(85.0) == 20.0
+    assert silent_since(400.0) > 500.0, "it has stopped"
+    crossed(last_crossing(1), True, 90.0)
+    assert silent_since(95.0) > 500.0
+    agent.close(0.0)
