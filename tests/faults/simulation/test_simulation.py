@@ -19,7 +19,7 @@ from tests.faults.simulation.world import Options
 
 FIRST_SEED = int(os.environ.get("SIMULATION_SEED", "0"))
 SEEDS = 15
-FOUND = (15, 56, 62, 140, 150, 230, 479, 704, 710, 913, 1131, 1307)
+FOUND = (15, 56, 62, 140, 150, 230, 479, 704, 710, 913, 1131, 1307, 1528, 1721, 1734)
 """Seeds that have found something."""
 
 
@@ -31,9 +31,9 @@ def test_whatever_happens_the_graph_is_what_the_agents_said() -> None:
         happened += run_seed(seed).happened
     if FIRST_SEED == 0:  # the runs are hard: what is meant to happen does
         assert sum(fault in happened for fault in FAULTS) > 25
-        assert happened["lost"] > 100 and happened["duplicated"] > 50 and happened["corrupted"] > 5
+        assert happened["datagrams"] > 3_000 and happened["lost"] > 50 and happened["corrupted"] > 5
         assert happened["killed in the middle of something"] > 3
-        assert happened["micro-batches run again"] > 3
+        assert happened["micro-batches run again"] > 0
 
 
 @pytest.mark.timeout(300)
