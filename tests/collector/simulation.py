@@ -358,7 +358,10 @@ class World:
     def _answer(self, agent: str, data: bytes) -> None:
         device = self.devices.get(agent)
         if device is not None:
-            device.answered(data)
+            try:
+                device.answered(data)
+            except Killed:  # it may write when it learns that something can go
+                self.kill_device(agent)
 
     def retire(self) -> None:
         """Nobody was heard for a long time."""
