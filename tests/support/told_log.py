@@ -152,6 +152,7 @@ class Log:
             case Kind.PLAN:
                 [declared] = _records(row)
                 self.plans[start] = json.loads(declared.plan)
+                self.passed.discard(start)  # it was taken for over, and comes after all
                 self.announced.get(row.agent, {}).pop(row.nonce, None)
             case Kind.DELIVERY:
                 self._add_deliveries(row.data, before)
