@@ -199,7 +199,7 @@ class LossyLink:
                 copies = 2
             if faults.corrupt and dice.random() < faults.corrupt:
                 traffic.corrupted += 1
-                datagram = _damaged(datagram, dice)
+                datagram = damaged(datagram, dice)
             client = sender if to is None else to
             for _ in range(copies):
                 if high_s or faults.rate_bps:
@@ -242,7 +242,7 @@ def _udp(host: str) -> socket.socket:
     return endpoint
 
 
-def _damaged(datagram: bytes, dice: Random) -> bytes:
+def damaged(datagram: bytes, dice: Random) -> bytes:
     """The datagram with one bit flipped, or cut short."""
     if len(datagram) > 1 and dice.random() < 0.25:
         return datagram[: dice.randrange(1, len(datagram))]

@@ -9,6 +9,7 @@ from functools import partial
 from random import Random
 
 from tests.faults.simulation.timeline import Timeline
+from threadline.lossy_link import damaged
 
 _LEAST_DELAY_S = 0.002
 _VERY_LATE_S = 30.0
@@ -64,13 +65,3 @@ class Link:
             self.happened["lost"] += 1
         else:
             deliver(datagram)
-
-
-def damaged(data: bytes, dice: Random) -> bytes:
-    """With a bit flipped, or cut short."""
-    if len(data) > 1 and dice.random() < 0.25:
-        return data[: dice.randrange(1, len(data))]
-    raw = bytearray(data)
-    if raw:
-        raw[dice.randrange(len(raw))] ^= 1 << dice.randrange(8)
-    return bytes(raw)

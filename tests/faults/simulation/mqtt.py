@@ -19,7 +19,7 @@ from paho.mqtt.client import topic_matches_sub
 from tests.faults.simulation.timeline import Timeline
 
 _MOST_QUEUED = 1_000
-_RECONNECT_S = 1.0
+RECONNECT_S = 1.0
 
 
 class Mail(NamedTuple):
@@ -156,6 +156,3 @@ class Broker:
 
     def _come_back(self) -> None:
         self.is_up = True
-
-
-RECONNECT_S = _RECONNECT_S

@@ -264,7 +264,8 @@ class World:
             disk.die_after(None)
         self.job.pace_s, self.job.dies = 4.0, None
         self.start_gateway()
-        self.gateway_is_safe()
+        assert self.gateway is not None
+        self.gateway.dies_in_turn = 0
         self.start_translator()
         for name in self.options.agents:
             self.start_device(name)
@@ -278,10 +279,6 @@ class World:
         self.run(5.0)
         while self.job.run_batch():
             pass
-
-    def gateway_is_safe(self) -> None:
-        if self.gateway is not None:
-            self.gateway.dies_in_turn = 0
 
     def _rest(self, what: str, is_so: Any) -> None:
         give_up = self.timeline.now + _PATIENCE_S
