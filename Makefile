@@ -43,7 +43,7 @@ bench: setup ## Run the benchmarks (NAME=gateway for one, ARGS=... instead of --
 	    $(BIN)/python -m "$$module" $(ARGS); \
 	done
 
-chaos: setup ## Run the fault laboratory (DURATION=10m) and write build/chaos/report.md
+chaos: setup ## Run the fault laboratory (DURATION=10m) and write a report into build/chaos
 	$(BIN)/python -m tests.faults.chaos --duration $(or $(DURATION),10m) $(ARGS)
 
 fast: setup ## Compile the stream engine into build/fast and test that build

@@ -5,10 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import operator
+import signal
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
+
+from threadline.load.output_file import CannotWrite, try_output
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
@@ -41,13 +46,22 @@ class Goal:
 
 @dataclass(slots=True)
 class Report:
-    """Collects figures and goals; `finish` prints the goals and writes the JSON file."""
+    """Collects figures and goals; `finish` prints the goals and writes the JSON file. If that is not possible, the
+    benchmark ends before it has begun."""
 
     name: str
     quick: bool
     json_file: Path | None
     figures: list[dict[str, Any]] = field(default_factory=list)
     goals: list[Goal] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.json_file is not None:
+            try:
+                try_output(self.json_file)
+            except CannotWrite as error:
+                print(f"bench/{self.name}.py: --json {error}", file=sys.stderr)
+                raise SystemExit(2) from error
 
     def goal(self, name: str, measured: float, op: str, wanted: float, unit: str = "") -> None:
         self.goals.append(Goal(name, float(f"{measured:.4g}"), op, wanted, unit))
@@ -62,9 +76,15 @@ class Report:
 
 
 def parse_arguments(name: str, description: str) -> Report:
-    """The two flags every benchmark takes."""
+    """The two flags every benchmark takes. From here on SIGTERM ends it as Ctrl-C does: with everything cleaned up."""
     parser = argparse.ArgumentParser(prog=f"bench/{name}.py", description=description)
     parser.add_argument("--quick", action="store_true", help="smaller sizes, under 3 minutes")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures and goals to FILE")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, _end)
     return Report(name, arguments.quick, arguments.json)
+
+
+def _end(number: int, _: FrameType | None) -> NoReturn:
+    signal.signal(number, signal.SIG_IGN)  # a second one would disturb the cleaning
+    raise SystemExit(128 + number)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from threadline.load.chain import Chain
+from threadline.load.fleet import usual_processes
 from threadline.load.profiles import profile_named
 from threadline.load.run import Listener, LoadOptions, Outcome, run
 from threadline.load.steps import Step
@@ -19,7 +19,6 @@ QUERY_DEVICES = 16
 LIGHT_EVERY_S = 5.0
 STILL_BYTES = 8 << 20
 """What a component may take more without that it counts as growth."""
-_DEVICES_OF_A_PROCESS = 250
 
 
 class _Told(Listener):
@@ -38,13 +37,12 @@ def load(
     close: float = 1.1,
 ) -> Outcome:
     """One run against a chain. With `step_s` it looks for the highest rate, beginning with this one."""
-    processes = min(devices, max(os.cpu_count() or 1, -(-devices // _DEVICES_OF_A_PROCESS)))
     options = LoadOptions(
         profile=profile_named(profile),
         devices=devices,
         rate=rate,
         duration_s=duration_s,
-        processes=processes,
+        processes=usual_processes(devices),
         find_max=step_s is not None,
         step_s=step_s or 0.0,
         close=close,
@@ -56,6 +54,8 @@ def load(
     for line in lines(outcome):
         if not line.startswith("step "):
             print(f"  {line}", flush=True)
+    if outcome.failure is not None:
+        raise SystemExit(f"{profile}: the run broke down, and its figures mean nothing")
     return outcome
 
 
@@ -76,8 +76,10 @@ class Growth:
 
 def growths(samples: Sequence[Sample]) -> list[Growth]:
     """Of every component, by the medians of the quarters; the first is left out, as everything gets going there. The
-    process that measures keeps all that it has measured, so it does not count."""
+    process that measures keeps all that it has measured, so it does not count. Nothing if there are too few looks."""
     quarter = len(samples) // 4
+    if not quarter:
+        return []
     early, late = samples[quarter : 2 * quarter], samples[-quarter:]
     return [
         Growth(

@@ -73,4 +73,9 @@ class Brake:
 def _named(unread: Unread) -> str:
     if unread.mark is None:
         return "nobody, so far: start `threadline spark`, or say --max-unread-bytes 0 if nobody shall"
+    if unread.trouble:
+        return (
+            f"one whose mark cannot be read ({unread.mark}: {unread.trouble}); its `threadline spark` writes it anew "
+            "while it runs. If it will not come back, delete the mark and start another, or say --max-unread-bytes 0"
+        )
     return f"{unread.reader} (if it will not come back, delete {unread.mark})"

@@ -53,6 +53,8 @@ class EpochState:
     """As the agent told it (a section), empty if it did not."""
     exchanges: bool = False
     """Whether it sends to others or receives from them, or the last one before it that had a plan did."""
+    plan_before: bytes = b""
+    """That of the last epoch before it that told one: a power cut may have taken its own."""
     ended: bool = False
     retired: bool = False
 
@@ -65,7 +67,7 @@ class EpochState:
     @property
     def sends(self) -> frozenset[str]:
         """The names of the streams that go to other agents."""
-        return sends_in(self.plan)
+        return sends_in(self.plan or self.plan_before)
 
     def trimmed(self, gap: Gap) -> Gap | None:
         """What of a gap is missing here, None if nothing is. An acknowledgement may have been lost, and then the agent
@@ -220,6 +222,11 @@ class AgentEpochs:
         """What is known of an epoch."""
         return self.known.get(nonce) or self.closing.get(nonce) or self.recalled.get(nonce)
 
+    @property
+    def last_plan(self) -> bytes:
+        """The newest plan that the agent has told, be it of its last epoch or of one before."""
+        return b"" if self.current is None else self.current.plan or self.current.plan_before
+
     # Arrivals
 
     def arrived(self, arrival: Arrival) -> Iterator[tuple[Arrival, Gap | None]]:
@@ -297,6 +304,7 @@ class AgentEpochs:
             return
         if self.current is not None and not state.plan:
             state.exchanges = state.exchanges or self.current.exchanges
+            state.plan_before = self.last_plan
         for place in (self.known, self.closing, self.recalled):
             place.pop(nonce, None)
         # Batches of an older epoch that wait here were given up, or else this one would not have had its turn.

@@ -9,8 +9,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from collector.log import LogReader, Row, ShardReport, has_segments, listed, verify
-from collector.registry import RegistryView
+from collector.log import LogError, LogReader, Row, ShardReport, has_segments, listed, log_id, verify
+from collector.registered import Registered
+from collector.registry import RegistryView, registry_fault
 from protocol.chunks import payload_section, read_progress
 from protocol.ids import StreamId
 from protocol.records import Delivery, Gap, Origin, Progress
@@ -45,7 +46,7 @@ def entries(folder: Path, kinds: Sequence[Kind] = (), agent: str | None = None) 
             names: dict[int, StreamId] = {}
             for row in reader.rows(shard, reader.start(shard), reader.end(shard)):
                 if row.kind in (Kind.REGISTER, Kind.SNAPSHOT, Kind.EPOCH):
-                    _learn(row, epochs, names)
+                    learn_names(row, epochs, names)
                 kind = Kind(row.data[0]) if row.kind == Kind.PAYLOAD else Kind(row.kind)
                 if (kinds and kind not in kinds) or (agent is not None and row.agent != agent):
                     continue
@@ -53,12 +54,13 @@ def entries(folder: Path, kinds: Sequence[Kind] = (), agent: str | None = None) 
                 if start not in epochs:  # it has told of no stream, and no segment has begun since
                     epochs[start] = registered.epoch_of(*start)
                 epoch = epochs[start]
-                for record in _records(row, epoch or 0, names):
+                for record in records_of(row, epoch or 0, names):
                     yield Entry(kind, row.agent, row.nonce, row.seq, record, epoch)
 
 
-def _learn(row: Row, epochs: dict[tuple[str, int], int | None], names: dict[int, StreamId]) -> None:
-    """The names of streams: where they are told, or in a snapshot if that was in a segment that is gone."""
+def learn_names(row: Row, epochs: dict[tuple[str, int], int | None], names: dict[int, StreamId]) -> None:
+    """Note the names of streams, and the epochs of starts: where they are told, or in a snapshot if that was in a
+    segment that is gone. For rows of the kinds REGISTER, SNAPSHOT and EPOCH."""
     told = decode(row.data)
     if row.kind == Kind.EPOCH:
         epochs[row.agent, row.nonce] = told
@@ -73,7 +75,8 @@ def _learn(row: Row, epochs: dict[tuple[str, int], int | None], names: dict[int,
             names[number] = StreamId(row.agent, told["epoch"], name, row.nonce)
 
 
-def _records(row: Row, epoch: int, names: dict[int, StreamId]) -> Iterator[Any]:
+def records_of(row: Row, epoch: int, names: dict[int, StreamId]) -> Iterator[Any]:
+    """The records that a row holds, by the names that were learned before it."""
     own = StreamId(row.agent, epoch, "", row.nonce)
     match row.kind:
         case Kind.SOURCE | Kind.DELIVERY:
@@ -136,33 +139,50 @@ def _plain(value: Any) -> Any:
 
 
 def check(folder: Path) -> Iterator[tuple[str, bool]]:
-    """A line per shard that holds anything, one per fault, and one for all together, with whether it is a fault."""
+    """A line per shard that holds anything, one per fault, and one for all together, with whether it is a fault.
+    ValueError if there is no log."""
     _check_folder(folder)
     empty: list[int] = []
+    there: set[int] = set()
     shards = rows = size_bytes = faults = 0
-    if not (folder / "registry.db").exists():
+    registry = folder / "registry.db"
+    unsound = registry_fault(registry)
+    for fault in (_id_fault(folder), unsound):
+        if fault:
+            faults += 1
+            yield fault, True
+    with closing(RegistryView(registry)) as view:
+        registered = Registered(None if unsound else view)
+        for report in verify(folder, own_kinds=_OWN_KINDS, gap_of=gap_of, misfit_of=registered.misfit_of):
+            shards += 1
+            rows, size_bytes, faults = rows + report.rows, size_bytes + report.size_bytes, faults + len(report.findings)
+            if report.segments or report.findings:
+                there.add(report.shard)
+            if not report.rows and not report.torn_bytes and not report.findings:
+                empty.append(report.shard)
+                continue
+            yield _summary(report), False
+            for finding in report.findings:
+                yield str(finding), True
+    if gone := registered.gone(there):
         faults += 1
-        yield f"{folder / 'registry.db'} is not there, though there are segments: put it back from a copy", True
-    elif not LogReader(folder).shards() and _knows_agents(folder):
-        faults += 1
-        yield f"{folder} has no shard, though the registry knows of agents", True
-    for report in verify(folder, own_kinds=_OWN_KINDS, gap_of=gap_of):
-        shards += 1
-        rows, size_bytes, faults = rows + report.rows, size_bytes + report.size_bytes, faults + len(report.findings)
-        if not report.rows and not report.torn_bytes and not report.findings:
-            empty.append(report.shard)
-            continue
-        yield _summary(report), False
-        for finding in report.findings:
-            yield str(finding), True
+        yield f"nothing is left of shards {listed(gone)}, though the registry knows agents of them: put them back", True
     if empty:
         yield f"nothing in shards {listed(empty)}", False
     yield f"{shards} shards, {rows} rows, {size_bytes} bytes: {f'{faults} faults' if faults else 'sound'}", False
 
 
-def _knows_agents(folder: Path) -> bool:
-    with closing(RegistryView(folder / "registry.db")) as registered:
-        return bool(registered.agents())
+def _id_fault(folder: Path) -> str:
+    """What would keep others from knowing which log this is; nothing, if all is well."""
+    path = folder / "id"
+    if not path.exists():
+        told = f"{path} is not there: put it back, or all that was made from the log will be refused"
+        return told if has_segments(folder) else ""
+    try:
+        log_id(folder)
+    except LogError as error:
+        return str(error)
+    return ""
 
 
 def gap_of(row: Row) -> range | None:
@@ -190,5 +210,9 @@ def _summary(report: ShardReport) -> str:
 
 
 def _check_folder(folder: Path) -> None:
-    if not (folder / "registry.db").exists() and not has_segments(folder):
+    try:
+        is_log = (folder / "registry.db").exists() or has_segments(folder)
+    except OSError as error:
+        raise ValueError(f"{folder} cannot be read: {error.strerror}") from error
+    if not is_log:
         raise ValueError(f"{folder} is no log: it has no registry.db")

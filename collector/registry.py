@@ -11,8 +11,8 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import quote
@@ -39,6 +39,7 @@ CREATE TABLE epochs (
     UNIQUE (agent, nonce), UNIQUE (agent, shown));
 """
 _AGENTS = "SELECT DISTINCT agent FROM epochs"
+_NUMBER = "SELECT number FROM streams WHERE agent=? AND nonce=? AND name=?"
 
 
 class RegistryError(RuntimeError):
@@ -200,13 +201,8 @@ class Registry:
     def _check(self, db: sqlite3.Connection) -> None:
         """Numbers that are not those that were given would make one stream of two, or two of one: nothing of it may be
         believed then."""
-        wrong = [str(line) for (line,) in db.execute("PRAGMA integrity_check(1)") if line != "ok"]
-        wrong += [f"rows of {table} are not as they were written" for table in wrong_sums(db, _TABLES)]
-        if wrong:
-            raise RegistryDamaged(
-                f"{self._path} is damaged ({' '.join(wrong[0].split())}): put it back from a copy that is as new as "
-                "the log, or begin a new log in another folder"
-            )
+        if wrong := _wrong(db):
+            raise RegistryDamaged(_damaged(self._path, wrong))
 
     def number_of(self, stream: StreamName) -> StreamNumber:
         """The number of a stream, given now if it has none."""
@@ -228,9 +224,7 @@ class Registry:
                 (last,) = db.execute("SELECT coalesce(max(number), 0) FROM streams").fetchone()
                 for key, stream in unknown.items():
                     agent, nonce, name = key
-                    known = db.execute(
-                        "SELECT number FROM streams WHERE agent=? AND nonce=? AND name=?", (agent, _signed(nonce), name)
-                    ).fetchone()
+                    known = db.execute(_NUMBER, (agent, _signed(nonce), name)).fetchone()
                     if known:
                         found[key] = known[0]
                         continue
@@ -301,8 +295,7 @@ class Registry:
         be a copy that is older than the log."""
         with self._turn, self._errors_told():
             for (agent, nonce, name), number in streams:
-                query = "SELECT number FROM streams WHERE agent=? AND nonce=? AND name=?"
-                found = self._db.execute(query, (agent, _signed(nonce), name)).fetchone()
+                found = self._db.execute(_NUMBER, (agent, _signed(nonce), name)).fetchone()
                 if found != (number,):
                     raise RegistryDamaged(
                         f"{self._path} does not fit the log: it knows stream {name} of {agent} as "
@@ -353,17 +346,78 @@ class Registry:
             raise RegistryDamaged(f"{self._path}: {error}") from error
 
 
+def registry_fault(path: Path) -> str:
+    """What would keep translators from going on with a registry; nothing, if it is sound. It may be written to
+    meanwhile, and stays as it is."""
+    if not path.exists():
+        return f"{path} is not there, though there are segments: put it back from a copy"
+    try:
+        with closing(_read_only(path)) as db:
+            db.execute("BEGIN")  # all of one moment
+            (version,) = db.execute("PRAGMA user_version").fetchone()
+            if version > _SCHEMA_VERSION:
+                return f"{path}: written by another version ({version})"
+            wrong = _wrong(db, _TABLES if version == _SCHEMA_VERSION else ()) if version else "empty"
+    except sqlite3.OperationalError as error:
+        return f"{path} cannot be read: {error}"
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        wrong = str(error)
+    return _damaged(path, wrong) if wrong else ""
+
+
+def _wrong(db: sqlite3.Connection, summed: Sequence[str] = _TABLES) -> str:
+    """What is not as it was written; nothing, if all is."""
+    wrong = [str(line) for (line,) in db.execute("PRAGMA integrity_check(1)") if line != "ok"]
+    with closing(sqlite3.connect(":memory:")) as new:
+        new.executescript(_SCHEMA)
+        wrong += [f"{table} has other columns" for table in _TABLES if _columns(db, table) != _columns(new, table)]
+    wrong += [f"rows of {table} are not as they were written" for table in wrong_sums(db, summed)]
+    return " ".join(wrong[0].split()) if wrong else ""
+
+
+def _columns(db: sqlite3.Connection, table: str) -> list[tuple[object, ...]]:
+    """What a table says of its columns: the statement that made it is kept as text, of which there is no sum."""
+    return db.execute(f"PRAGMA table_info({table})").fetchall()
+
+
+def _damaged(path: Path, wrong: str) -> str:
+    way_out = "put it back from a copy that is as new as the log, or begin a new log in another folder"
+    return f"{path} is damaged ({wrong}): {way_out}"
+
+
+def _read_only(path: Path) -> sqlite3.Connection:
+    """A connection that changes nothing. On a disk that takes nothing, SQLite has to be told that nobody writes."""
+    uri = f"file:{quote(str(path))}?mode=ro"
+    db = sqlite3.connect(uri, uri=True, isolation_level=None)
+    try:
+        db.execute("SELECT 1 FROM sqlite_master")  # opens the file
+        return db
+    except sqlite3.OperationalError:
+        db.close()
+        if path.with_name(f"{path.name}-wal").is_file():
+            raise
+        return sqlite3.connect(f"{uri}&immutable=1", uri=True, isolation_level=None)
+    except BaseException:
+        db.close()
+        raise
+
+
 class RegistryView:
     """Reads what people want to know out of a registry that others write; without one, it knows nothing."""
 
     def __init__(self, path: Path) -> None:
         self._db: sqlite3.Connection | None = None
-        with suppress(sqlite3.Error):
-            self._db = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)
+        with suppress(sqlite3.Error, UnicodeDecodeError):
+            self._db = _read_only(path)
 
     def epoch_of(self, agent: str, nonce: int) -> int | None:
         """The number by which people know a start of an agent."""
         found = self._found("SELECT shown FROM epochs WHERE agent=? AND nonce=?", agent, _signed(nonce))
+        return found[0] if found else None
+
+    def number_of(self, agent: str, nonce: int, name: str) -> int | None:
+        """The number that a stream was given."""
+        found = self._found(_NUMBER, agent, _signed(nonce), name)
         return found[0] if found else None
 
     def agents(self) -> list[str]:
@@ -372,7 +426,7 @@ class RegistryView:
 
     def _found(self, query: str, *values: str | int) -> list[Any]:
         if self._db is not None:
-            with suppress(sqlite3.Error):
+            with suppress(sqlite3.Error, UnicodeDecodeError):
                 return [value for (value,) in self._db.execute(query, values)]
         return []
 

@@ -139,7 +139,7 @@ class ShardLog:
         self._unanswered: dict[tuple[str, int], None] = {}
         self._refusals_told_at: float | None = None
         self._no_room_until = 0.0
-        self._writer = ShardWriter(folder, shard, segment_bytes=segment_bytes)
+        self._writer = ShardWriter(folder, shard, segment_bytes=segment_bytes, was_written=self._is_known)
         try:
             self._replay(self._writer.tail())
             self._confirm_registry()
@@ -160,13 +160,14 @@ class ShardLog:
         others = [pair for at in states for pair in at.other_streams.items()]
         self._registry.confirm([*own, *others])
 
+    def _is_known(self) -> bool:
+        """Whether an agent of the shard was ever given anything: then something of it was logged as well."""
+        return any(shard_of(agent) == self.shard for agent in self._registry.agents())
+
     def _told_loss(self) -> list[Row]:
         """What the log has lost for good has a name in it. Of each agent that comes back, what it does not send again
         is named besides, as always."""
         loss = self._writer.repair.loss
-        if self._writer.is_new and any(shard_of(agent) == self.shard for agent in self._registry.agents()):
-            loss = "the log was damaged: the whole shard was gone, though agents of it are known"
-            _LOG.error("everything that a shard held is gone shard=%d", self.shard)
         if not loss:
             return []
         self.counters.gaps += 1
@@ -261,7 +262,7 @@ class ShardLog:
     def _log(self, known: _Agent, arrival: Arrival, missing: Gap | None) -> None:
         agent, header, epochs = arrival.agent, arrival.header, known.epochs
         found = epochs.find(header.nonce)
-        state = found or self._new_epoch(agent, header)
+        state = found or self._new_epoch(agent, header, epochs.last_plan)
         made = _Rows(state, state.next_seq)
         if missing is not None:
             made.add_gap(missing)
@@ -292,12 +293,12 @@ class ShardLog:
         assert state.next_seq == header.next_seq, (state, header)
         self._count(made, len(arrival.data))
 
-    def _new_epoch(self, agent: str, header: Header) -> EpochState:
+    def _new_epoch(self, agent: str, header: Header, plan_before: bytes) -> EpochState:
         epoch = self._registry.epoch_of(agent, header.nonce, header.epoch)
         if epoch.reflashed:
             self.counters.reflashed += 1
             _LOG.warning("agent counts its starts anew agent=%s counter=%d shown=%d", agent, header.epoch, epoch.shown)
-        return EpochState(agent, epoch.shown, header.nonce)
+        return EpochState(agent, epoch.shown, header.nonce, plan_before=plan_before)
 
     def _returned(self, known: _Agent) -> None:
         """Something new of an epoch that is not the newest: two devices have one name."""

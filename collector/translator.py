@@ -27,7 +27,7 @@ import aiomqtt
 from paho.mqtt.reasoncodes import ReasonCode
 
 from collector.brake import EVERY_S, MOST_UNREAD_BYTES, Brake
-from collector.log import LogError, ShardInUse, has_segments, listed
+from collector.log import LogError, ShardInUse, has_segments, listed, log_id
 from collector.quarantine import Quarantine
 from collector.registry import Registry, RegistryError
 from collector.shard_log import RETIRE_AFTER_S, Counters, ShardLog
@@ -74,7 +74,7 @@ class Translator:
 
     def __init__(self, options: TranslatorOptions) -> None:
         self._options = options
-        self._registry = Registry(options.log / "registry.db", may_create=not has_segments(options.log))
+        self._registry = _registry_of(options.log)
         self._quarantine = Quarantine(options.log / "quarantine")
         self._inbox: list[tuple[str, bytes]] = []
         self._waiting: Counter[str] = Counter()
@@ -382,6 +382,17 @@ class Translator:
         self._registry.close()
         _LOG.info("translator stopped %s", " ".join(f"{name}={value}" for name, value in self.totals().items()))
         return answers
+
+
+def _registry_of(log: Path) -> Registry:
+    """The numbers that were given in a log. They mean something within that one only: if nobody can tell any more which
+    it is, none is given."""
+    if (log / "id").exists():
+        try:
+            log_id(log)
+        except LogError as error:
+            raise RegistryError(str(error)) from error
+    return Registry(log / "registry.db", may_create=not has_segments(log))
 
 
 def _handed_to(take: Callable[[str, bytes], None]) -> type[asyncio.Queue[aiomqtt.Message]]:

@@ -31,6 +31,7 @@ class Lane:
     def __init__(self, agent: str, spool: Spool, publish: Publish, window: int, random: Dice | None = None) -> None:
         self.sending = Sending(window, random)
         self._agent = agent
+        self._whose = agent  # what the checksum of all that it sends is bound to
         self._spool = spool
         self._publish = publish
         self._pause_until = 0.0
@@ -71,7 +72,7 @@ class Lane:
 
     def _send(self, flight: Flight, now: float) -> None:
         oldest = flight.was_oldest = next(iter(self.sending.flights), flight.first) == flight.first
-        self._publish(frame(self._framed(flight.data), self._agent, oldest), flight.first)
+        self._publish(frame(self._framed(flight.data), self._whose, oldest), flight.first)
         self.sending.sent(flight, now)
 
     def _framed(self, data: bytes) -> bytes:
@@ -118,7 +119,7 @@ class Uplink(Lane):
             self.acknowledged += len(numbers)
             self._release(numbers, done[-1].last, now)
         if not flights:
-            self._release_unsent(answer)
+            self._release_unsent(answer, now)
         newest = max([each.place for each in (*done, *early) if each.over_at != NEVER], default=0)
         for flight in own[len(done) :]:
             if not answer.has_early(flight.seq):
@@ -127,8 +128,9 @@ class Uplink(Lane):
         if front is not None and front.nonce != answer.nonce and not front.was_oldest:
             front.due = now  # the first of its epoch was kept waiting for the one before, which is complete now
 
-    def _release_unsent(self, answer: Logged) -> None:
+    def _release_unsent(self, answer: Logged, now: float) -> None:
         """What this process has not even sent may be in the log already: it was sent before a crash."""
+        self.sending.acknowledged([], now)
         for entry in self._spool.entries(self._spool.first):
             header, _ = read_header(entry.data)
             if header.nonce != answer.nonce or header.next_seq > answer.next_seq:

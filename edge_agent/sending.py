@@ -61,13 +61,13 @@ class Sending:
 
     @property
     def silent_since(self) -> float:
-        """Since when nothing was acknowledged; infinity if there is nothing to acknowledge."""
-        return self._heard_at if self.flights else NEVER
+        """Since when nothing was acknowledged; infinity if there is nothing to acknowledge. What is given up does not
+        change it: nobody has answered."""
+        return self._heard_at
 
     def sent(self, flight: Flight, now: float) -> None:
         """An entry was given to the transport, for the first time or again."""
-        if not self.flights:
-            self._heard_at = now
+        self._heard_at = min(self._heard_at, now)
         self.flights[flight.first] = flight
         flight.attempts += 1
         self.resent += flight.attempts > 1
@@ -83,11 +83,11 @@ class Sending:
 
     def acknowledged(self, numbers: list[int], now: float) -> None:
         """These entries are safe at the far end."""
-        self._heard_at = now
         for number in numbers:
             flight = self.flights.pop(number, None)
             if flight is not None and flight.over_at != NEVER:
                 self.round_trip.answered(flight.attempts, now - flight.over_at)
+        self._heard_at = now if self.flights else NEVER
 
     def missing(self, number: int, now: float, newest: int = 0) -> None:
         """The far end did not have this entry when it answered. It must be lost if the far end has one that left the

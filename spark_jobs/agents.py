@@ -19,9 +19,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from protocol.ids import disk_of
 from spark_jobs.ways import Ways
 
 Sent = tuple[int, str]  # a start of an agent, and a Send of it
+_MOST_DISKS = 16  # of an agent that are remembered
 
 
 class Start(NamedTuple):
@@ -49,6 +51,8 @@ class Agent:
     """Starts of which nothing more will come, in the order in which they were, as far as that is known."""
     announced: dict[int, int] = field(default_factory=dict)
     """Starts of which only others have spoken so far, and their epochs, as the agent itself counts them."""
+    disks: dict[int, int] = field(default_factory=dict)
+    """The disks whose starts have spoken, the one that spoke last at the end, and how far each had counted then."""
     heard: dict[int, frozenset[Sent]] = field(default_factory=dict)
     """Of starts that have not ended: the Sends of others from which they, or those before them, have taken tuples."""
     stopped: Start | None = None
@@ -79,14 +83,29 @@ class Agent:
 
     def was_named(self, nonce: int, epoch: int) -> None:
         """Another agent has named tuples of a start."""
-        if nonce not in self.open and nonce not in self.retired and nonce not in self.over:
+        if nonce in self.open or nonce in self.retired or nonce in self.over:
+            return
+        if self._has_passed(nonce, epoch):
+            self.over[nonce] = None
+        else:
             self.announced[nonce] = epoch
 
     def spoke(self, nonce: int, epoch: int) -> None:
         """A start has named tuples of its own: starts before it will not speak any more."""
-        passed = sorted((at, each) for each, at in self.announced.items() if at <= epoch and each != nonce)
-        self.over |= {each: None for _, each in passed}
-        self.announced = {each: at for each, at in self.announced.items() if at > epoch and each != nonce}
+        disk = disk_of(nonce)
+        self.disks[disk] = max(epoch, self.disks.pop(disk, 0))
+        while len(self.disks) > _MOST_DISKS:
+            del self.disks[next(iter(self.disks))]
+        self.announced.pop(nonce, None)
+        passed = sorted((at, each) for each, at in self.announced.items() if self._has_passed(each, at))
+        for _, each in passed:
+            self.over[each] = None
+            del self.announced[each]
+
+    def _has_passed(self, nonce: int, epoch: int) -> bool:
+        """Whether a start that has not spoken never will: later ones of its disk have, or another disk has since."""
+        disk = disk_of(nonce)
+        return disk in self.disks and (epoch < self.disks[disk] or disk != next(reversed(self.disks)))
 
     def started(self, nonce: int, ways: Ways | None) -> None:
         """A plan: what older starts had promised, they have promised."""

@@ -15,16 +15,16 @@ import os
 import shutil
 import socket
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from protocol.json_sum import json_sum
 from spark_jobs.checkpoint_files import faults
 
-_FORMAT = 2
+_FORMAT = 3
 _MANIFEST = "threadline.json"
 _OF_SPARK = {"metadata", "offsets", "commits"}
 _BEFORE_IT_BEGINS = {"lock", "scratch", "spark.log", "spark.log.before", f"{_MANIFEST}.new", "lost+found"}
@@ -153,12 +153,10 @@ def made_with(folder: Path) -> Settings:
 
 
 def _manifest(path: Path) -> dict[str, Any]:
-    """What stands in it. Those of older versions have no check."""
+    """What stands in it. Of another format, only that it is of another is believed."""
     found = json.loads(path.read_bytes())
-    if found["format"] == _FORMAT:
-        is_sound = "check" not in found or found.pop("check") == _check(found)
-        if not is_sound or found.keys() != {"format", "settings", "start"}:
-            raise ValueError("it is not as it was written")
+    if found["format"] == _FORMAT and found.pop("check", None) != json_sum(found):
+        raise ValueError("it is not as it was written")
     return dict(found)
 
 
@@ -224,28 +222,24 @@ def _begun(folder: Path, settings: Settings, start: Offset) -> Offset:
 
 def _begin(path: Path, settings: Settings, start: Offset) -> Offset:
     manifest = {"format": _FORMAT, "settings": dict(settings), "start": start}
-    write_durably(path, json.dumps({**manifest, "check": _check(manifest)}, indent=1) + "\n")
+    write_durably(path, json.dumps({**manifest, "check": json_sum(manifest)}, indent=1) + "\n")
     return start
 
 
 def write_checked(path: Path, value: Any) -> None:
     """Put a value into a file, durably, so that nobody takes another for it."""
-    write_durably(path, json.dumps({"value": value, "check": _check(value)}))
+    write_durably(path, json.dumps({"value": value, "check": json_sum(value)}))
 
 
 def read_checked(path: Path) -> Any:
     """The value again. ValueError if the file is not as it was written, FileNotFoundError if it is not there."""
     try:
         found = json.loads(path.read_bytes())
-        if found["check"] != _check(found["value"]):
+        if found["check"] != json_sum(found["value"]):
             raise ValueError("wrong check")
         return found["value"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not as it was written ({error})") from error
-
-
-def _check(value: Any) -> int:
-    return zlib.crc32(json.dumps(value, sort_keys=True).encode())
 
 
 def write_durably(path: Path, text: str) -> None:

@@ -375,31 +375,39 @@ class Fleet:
 
     def _left_over(self, name: str, start: Start, awaited: Container[str]) -> Iterator[tuple[str, int]]:
         """The streams on which there may be more once the agent is started again, and how far they have come. One that
-        has come to the end of what was sent has more to come only of starts from which it has taken nothing."""
+        has come to the end of what was sent has more to come only of starts from which it has taken nothing.
+
+        What a later start of a sender sends may be older than what came before: clocks go back. A receiver that runs
+        leaves aside what is older than it has promised, but its next start has promised nothing, and may be the one
+        that takes it: until a receiver has heard of the sender's start, it counts as not having begun."""
         for receive, (sender, sent) in start.ways.receives.items():
             agent = self._names.agents.get(sender)
             if agent is None or sender == name:
                 continue
-            is_new = self._has_news(sender, sent, start.heard) or (not agent.open and sender in awaited)
+            unheard = self._unheard(sender, sent, start.heard)
+            later = {*list(agent.over | agent.open)[1:]}.intersection(unheard)
+            has_sent = any(Stream(sender, nonce, sent) in self._names.numbers for nonce in later)
+            is_new = bool(unheard) or (not agent.open and sender in awaited)
             for stream in start.ways.delays.get(receive, ()):
                 number = self._names.numbers.get(Stream(name, start.nonce, stream), -1)
                 reached = min(self.progress.get(number, (BEGINNING, END_OF_TIME)))
-                if reached < ENDLESS:
-                    yield stream, reached
-                elif is_new:
+                if has_sent or (is_new and reached >= ENDLESS):
                     yield stream, BEGINNING
+                elif reached < ENDLESS:
+                    yield stream, reached
 
-    def _has_news(self, sender: str, stream: str, heard: Container[Sent]) -> bool:
-        """Whether there may be tuples of a Send that a receiver has not taken. They are taken in order: of starts
-        before the last one that it has heard of nothing is left. Starts that are over matter if they have sent any."""
-        agent, found = self._names.agents[sender], False
+    def _unheard(self, sender: str, stream: str, heard: Container[Sent]) -> list[int]:
+        """The starts of a sender of which there may be tuples that a receiver has not taken. They are taken in order:
+        of starts before the last one that it has heard of nothing is left. Those that are over matter if they have sent
+        any."""
+        agent, found = self._names.agents[sender], list[int]()
         for nonce, ways in () if agent.is_retired else (agent.over | agent.open).items():
             if (nonce, stream) in heard:
-                found = False
-            elif nonce in agent.open:
-                found |= ways is None or stream in ways.sends
-            else:
-                found |= Stream(sender, nonce, stream) in self._names.numbers
+                found = []
+            elif Stream(sender, nonce, stream) in self._names.numbers or (
+                nonce in agent.open and (ways is None or stream in ways.sends)
+            ):
+                found.append(nonce)
         return found
 
 

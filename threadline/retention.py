@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from collector.log import LogError, Position, remove_segments
 from collector.log.layout import segment_numbers, segment_path, shard_folder
 from collector.store import Removed, StoreError, StoreWriter
 from spark_jobs.log_source import passed
+from threadline.repeated import repeated
 
 _LOG = logging.getLogger(__name__)
 _EVERY_S = 60.0  # at the most; if things are kept for long, a tenth of that time, up to an hour
@@ -24,7 +24,6 @@ def removing(after_s: float | None, remove: Callable[[float], object], *, at_las
     if after_s is None:
         yield
         return
-    done = threading.Event()
 
     def remove_now() -> None:
         try:
@@ -32,17 +31,8 @@ def removing(after_s: float | None, remove: Callable[[float], object], *, at_las
         except (OSError, ValueError, LogError, StoreError) as error:
             _LOG.warning("what is old is not removed error=%s", error)
 
-    def keep_removing() -> None:
-        while not done.wait(max(_EVERY_S, min(after_s / 10, 3_600.0))):
-            remove_now()
-
-    thread = threading.Thread(target=keep_removing, name="retention", daemon=True)
-    thread.start()
-    try:
+    with repeated(remove_now, max(_EVERY_S, min(after_s / 10, 3_600.0)), "retention"):
         yield
-    finally:
-        done.set()
-        thread.join()
     if at_last:
         remove_now()
 

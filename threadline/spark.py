@@ -6,7 +6,8 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,11 +24,13 @@ from spark_jobs.pipeline import Pipeline, ank_1, ank_n
 from spark_jobs.placement import Placement
 from spark_jobs.progress import CannotServe
 from spark_jobs.session import SessionFailed, SessionOptions
+from threadline.repeated import repeated
 from threadline.retention import remove_passed, remove_results, removing
 from threadline.segment_log import SegmentLog
 
 _LOG = logging.getLogger(__name__)
 _RETRY_S = 1.0
+_MARK_S = 5.0
 
 
 class SparkUnusable(RuntimeError):
@@ -45,21 +48,31 @@ class StoreMark:
         self._mark = mark
         self._reached = furthest(json.loads(upto) for upto in told_upto if upto)
         self._trouble = ""
+        self._lock = threading.Lock()
         self._leave()
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Meanwhile, leave it again and again. While nothing comes nobody moves it, and if it is lost, nothing comes:
+        all of the log would look unread."""
+        with repeated(self._leave, _MARK_S, "mark"):
+            yield
 
     def move(self, upto: str) -> None:
         """A batch is in the store. One that is told once more, after others, is nothing new."""
-        self._reached = furthest([json.loads(upto), {str(at): place for at, place in self._reached.items()}])
+        with self._lock:
+            self._reached = furthest([json.loads(upto), {str(at): place for at, place in self._reached.items()}])
         self._leave()
 
     def _leave(self) -> None:
-        try:
-            self._mark.leave({shard: Position(*place) for shard, place in self._reached.items() if shard >= 0})
-            self._trouble = ""
-        except OSError as error:
-            if self._trouble != str(error):
-                _LOG.warning("translators are not told how far the log is read error=%s", error)
-            self._trouble = str(error)
+        with self._lock:
+            try:
+                self._mark.leave({shard: Position(*place) for shard, place in self._reached.items() if shard >= 0})
+                self._trouble = ""
+            except OSError as error:
+                if self._trouble != str(error):
+                    _LOG.warning("translators are not told how far the log is read error=%s", error)
+                self._trouble = str(error)
 
 
 class PatientWriter:
@@ -151,7 +164,8 @@ def run(options: SparkOptions) -> None:
             writer.made_from({"log": identity, "--algorithm": options.algorithm, "--levels": str(options.levels)})
             mark = StoreMark(ReaderMark(options.log, f"the Spark job of {store.path.resolve()}"), writer.told_upto())
             job_options = _job_options(options, placement, settings)
-            Job(job_options, pipeline, log, PatientWriter(writer, stopping, mark.move), stopping).run()
+            with mark.kept():
+                Job(job_options, pipeline, log, PatientWriter(writer, stopping, mark.move), stopping).run()
     except JobFailed as error:
         raise SparkUnusable(str(error), has_begun=True) from error
     except (CannotServe, CheckpointUnusable, LogUnreadable, NoJava, SessionFailed, StoreError) as error:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -35,6 +36,7 @@ from collector.api.watcher import Watcher
 from collector.mqtt_link import MqttLink
 from collector.presence import Presence
 
+_LOG = logging.getLogger(__name__)
 DESCRIPTION = """Which readings caused a result? Which results did a reading touch, and can it still touch more?
 
 Ids are texts: a tuple is `AGENT/STREAM@EPOCH:NUMBER`, a task `task:AGENT@EPOCH:NUMBER`, a workflow
@@ -67,15 +69,16 @@ def create_app(settings: Settings) -> FastAPI:
         running = [asyncio.create_task(link.run())] if link else []
         if settings.check_every_s is not None:
             running.append(asyncio.create_task(Scrubber(settings.store, readers, settings.check_every_s).run()))
-        try:
-            yield
-        finally:
-            context.watcher.stop()
-            for task in running:
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
-            readers.close()
+        with closing(readers):
+            try:
+                yield
+            finally:
+                context.watcher.stop()
+                for task in running:
+                    task.cancel()
+                for ended in await asyncio.gather(*running, return_exceptions=True):
+                    if isinstance(ended, Exception):
+                        _LOG.error("something had ended by itself", exc_info=ended)
 
     app = FastAPI(
         title="Threadline",

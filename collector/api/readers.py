@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from os import stat_result
 from pathlib import Path
 from threading import Lock
 from time import monotonic
@@ -87,10 +88,20 @@ class Readers:
         self._is_stopping = False
         self._asked = 0
         self._refused: tuple[Identity, str] | None = None
+        self._refusals = 0
 
     def refuse(self, identity: Identity, why: str) -> None:
-        """Serve nothing from this file any more: answers could be wrong. Another one in its place will be served."""
+        """Serve nothing from this file: answers could be wrong. Another one in its place will be served, and this one
+        again when it is accepted. Nobody keeps it open until then: SQLite would mix up what it knows of it with a copy
+        that is put back."""
         self._refused = identity, why
+        self._refusals += 1
+        self.close()
+
+    def accept(self, identity: Identity) -> None:
+        """This file is sound: serve it, if it was refused."""
+        if self._refused is not None and self._refused[0] == identity:
+            self._refused = None
 
     def quick(self) -> View:
         """The one for the event loop, for what takes microseconds."""
@@ -149,6 +160,7 @@ class Readers:
 
     @contextmanager
     def _taken(self) -> Iterator[View]:
+        refusals = self._refusals
         identity = self._served()
         with self._lock:
             old = [each for each in self._free if each[0] != identity]
@@ -166,7 +178,11 @@ class Readers:
         finally:
             with self._lock:
                 self._taken_now.remove(view)
-                self._free.append((identity, view))
+                is_kept = refusals == self._refusals
+                if is_kept:
+                    self._free.append((identity, view))
+            if not is_kept:
+                view.reader.close()
 
     def _served(self) -> Identity:
         """Which file it is, unless it is refused."""
@@ -174,20 +190,27 @@ class Readers:
         if self._refused is not None and self._refused[0] == identity:
             raise StoreUnusable(
                 f"{self._path} is damaged ({self._refused[1]}) and not served any more: `threadline store check` says "
-                "all; put back a copy, or take a new --store and a new --checkpoint, which replays the log"
+                f"all; put back a copy, without {self._path.name}-wal and -shm, and it is served once found sound, or "
+                "take a new --store and a new --checkpoint, which replays the log"
             )
         return identity
 
     def identity(self) -> Identity:
         """Which file it is at the moment."""
-        try:
-            found = self._path.stat()
-        except OSError as error:
-            raise StoreMissing(f"{self._path} is not there yet") from error
+        found = self.stat()
         return found.st_dev, found.st_ino
 
+    def stat(self) -> stat_result:
+        """What the file looks like from outside."""
+        try:
+            return self._path.stat()
+        except OSError as error:
+            raise StoreMissing(f"{self._path} is not there yet") from error
+
     def close(self) -> None:
-        """Let go of the store. Nobody may ask any more."""
-        for _, view in [*self._free, *([self._quick] if self._quick else [])]:
+        """Let go of the store. Whoever asks from now on opens it anew."""
+        with self._lock:
+            free, self._free = self._free, []
+        for _, view in [*free, *([self._quick] if self._quick else [])]:
             view.reader.close()
-        self._free, self._quick = [], None
+        self._quick = None

@@ -6,14 +6,13 @@ import fcntl
 import json
 import os
 import socket
-import zlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from collector.forwarding.errors import PositionInUse, PositionUnusable
 from collector.log import Position
 from collector.log.layout import create_file
+from protocol.json_sum import json_sum
 
 _FORMAT = "threadline-forward-2"
 
@@ -48,7 +47,7 @@ class PositionFile:
         shards = {str(shard): [*place, self.checks.get(shard)] for shard, place in sorted(self.positions.items())}
         content = {"format": _FORMAT, **self._purpose._asdict(), "shards": shards, "memory": memory}
         try:
-            create_file(self._path, json.dumps({**content, "check": _check(content)}, separators=(",", ":")).encode())
+            create_file(self._path, json.dumps({**content, "check": json_sum(content)}, separators=(",", ":")).encode())
         except OSError as error:
             raise PositionUnusable(f"{self._path} cannot be written: {error.strerror}") from error
 
@@ -62,7 +61,7 @@ class PositionFile:
             content = json.loads(self._path.read_bytes())
             if content["format"] != _FORMAT:
                 raise ValueError("written by another version")
-            if "check" in content and content.pop("check") != _check(content):
+            if "check" in content and content.pop("check") != json_sum(content):
                 raise ValueError("it is not as it was written")
             if content.keys() != {"format", *Purpose._fields, "shards", "memory"}:  # older versions had no check
                 raise ValueError(f"it holds {', '.join(content)}")
@@ -87,10 +86,6 @@ class PositionFile:
                     "give each its own --position"
                 )
         self.positions, self.checks, self.memory = positions, checks, memory
-
-
-def _check(content: Mapping[str, Any]) -> int:
-    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
 def _locked(position: Path) -> int:

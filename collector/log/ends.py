@@ -29,6 +29,8 @@ def noted_end(shard: Path, number: int) -> int | None:
         content = path.read_bytes()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise LogDamaged(f"{path} cannot be read: {error.strerror}") from error
     fields, check = content[: _FIELDS.size], content[_FIELDS.size :]
     if len(fields) == _FIELDS.size and check == _CHECK.pack(zlib.crc32(fields)):
         magic, of, rows = _FIELDS.unpack(fields)

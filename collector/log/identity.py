@@ -21,8 +21,10 @@ _CONTENT = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?: ([0-9a-
 
 
 def give_id(folder: Path) -> None:
-    """A log gets its id when it is first written, once and for all, whoever else writes."""
+    """A log gets its id when it is first written, once and for all, whoever else writes. LogError if the one that it
+    has cannot be read: nobody would know any more which log it is that goes on."""
     if (folder / _FILE).exists():
+        log_id(folder)
         return
     new = str(uuid.uuid4())
     candidate = folder / f"{_FILE}.{new}"
@@ -50,7 +52,7 @@ def log_id(folder: Path) -> str:
     except (FileNotFoundError, NotADirectoryError):
         raise LogError(f"there is no log in {folder}: `threadline translate` makes it") from None
     except OSError as error:
-        raise LogError(f"the log in {folder} cannot be read: {error.strerror}") from error
+        raise LogError(f"the log in {folder} cannot be read: {error.strerror}: {folder / _FILE}") from error
     found = _CONTENT.fullmatch(content.decode("latin-1"))
     if found is None or found[2] not in (None, _check(found[1])):
         raise LogDamaged(f"{folder / _FILE} is damaged: put it back; what was made from the log names the id")

@@ -70,7 +70,10 @@ class LogReader:
 
     def end(self, shard: int) -> Position:
         """Up to where the shard may be read now."""
-        return published(shard_folder(self._folder, shard))
+        try:
+            return published(shard_folder(self._folder, shard))
+        except OSError as error:
+            raise LogDamaged(f"{error.filename} cannot be read: {error.strerror}") from error
 
     def rows(self, shard: int, start: Position, end: Position) -> Iterator[Row]:
         """The rows from `start` on and before `end`, as far as they are published."""

@@ -1,9 +1,9 @@
 """How far those have come who read the log, and how much of it they have not read yet.
 
-A reader leaves a mark, a small file in `readers/`, whenever what it has read is safe with it. It is not synced: after a
-power cut it may be old or broken, never ahead. Of a mark that cannot be believed, what it said before counts, or else
-that nothing was read: then too much is held back, not too little. The mark of a reader that will not come back has to
-be deleted by somebody.
+A reader leaves a mark, a small file in `readers/`, whenever what it has read is safe with it, and every few seconds. It
+is not synced: after a power cut it may be old or broken, never ahead. Of a mark that cannot be believed, what it said
+before counts, or else that nothing was read: then too much is held back, not too little, until the reader leaves it
+anew. The mark of a reader that will not come back has to be deleted by somebody.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from collector.log.errors import LogDamaged, LogError
 from collector.log.identity import log_id
@@ -20,6 +20,7 @@ from collector.log.layout import segment_numbers, segment_path, shard_folder, sh
 from collector.log.position import published
 from collector.log.row import FIRST, Position
 from collector.log.segment import Bookmark, Segment
+from protocol.json_sum import json_sum
 
 _FOLDER = "readers"
 _SUFFIX = ".json"
@@ -40,7 +41,7 @@ class ReaderMark:
         told = {"reader": self._reader, "log": self._log, "positions": {str(at): positions[at] for at in positions}}
         self.path.parent.mkdir(exist_ok=True)
         unfinished = self.path.with_suffix(".new")
-        unfinished.write_text(json.dumps({**told, "check": _check(told)}) + "\n")
+        unfinished.write_text(json.dumps({**told, "check": json_sum(told)}) + "\n")
         unfinished.replace(self.path)
 
 
@@ -50,6 +51,8 @@ class Unread(NamedTuple):
     size_bytes: int
     reader: str = ""
     mark: Path | None = None
+    trouble: str = ""
+    """Why its mark cannot be read: nobody knows then who it is."""
 
 
 class Backlog:
@@ -63,10 +66,11 @@ class Backlog:
     def unread(self) -> Unread:
         """What the slowest of all readers has yet to read."""
         found = []
-        for path, (reader, positions) in _marks(self._folder).items():
-            if positions is not None:
-                self._known[path] = positions
-            found.append(Unread(self._unread_bytes(path, self._known.get(path, {})), reader, path))
+        for path, left in _marks(self._folder).items():
+            if left.positions is not None:
+                self._known[path] = left.positions
+            size_bytes = self._unread_bytes(path, self._known.get(path, {}))
+            found.append(Unread(size_bytes, left.reader, path, left.trouble))
         return max(found, default=None, key=lambda each: each.size_bytes) or Unread(self._unread_bytes(None, {}))
 
     def _unread_bytes(self, mark: Path | None, positions: Positions) -> int:
@@ -113,28 +117,38 @@ class Backlog:
         return reached.offset
 
 
-def _marks(folder: Path) -> dict[Path, tuple[str, Positions | None]]:
-    """All marks of this log, with who has left them and how far they have come: None if they cannot be read."""
+def furthest_read(folder: Path, shard: int) -> Position:
+    """How far a shard was read by whoever has come furthest, as far as marks tell."""
+    told = [left.positions for left in _marks(folder).values() if left.positions is not None]
+    return max([FIRST, *(positions[shard] for positions in told if shard in positions)])
+
+
+class _Left(NamedTuple):
+    """What stands in a mark, or why it cannot be read."""
+
+    reader: str = ""
+    positions: Positions | None = None
+    trouble: str = ""
+
+
+def _marks(folder: Path) -> dict[Path, _Left]:
+    """All marks of this log."""
     try:
         identity = log_id(folder)
     except LogError:
         return {}
-    found: dict[Path, tuple[str, Positions | None]] = {}
+    found: dict[Path, _Left] = {}
     for path in sorted((folder / _FOLDER).glob(f"*{_SUFFIX}")):
         try:
             told = json.loads(path.read_bytes())
             check = told.pop("check")
-            if check != _check(told):
+            if check != json_sum(told):
                 raise ValueError("wrong check")
             if told["log"] == identity:
                 positions = {int(shard): Position(*place) for shard, place in told["positions"].items()}
-                found[path] = told["reader"], positions
+                found[path] = _Left(told["reader"], positions)
         except FileNotFoundError:
             pass  # deleted just now
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            found[path] = f"one whose mark cannot be read ({error})", None
+            found[path] = _Left(trouble=str(error))
     return found
-
-
-def _check(told: Mapping[str, Any]) -> int:
-    return zlib.crc32(json.dumps(told, sort_keys=True).encode())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -91,8 +92,10 @@ class Segment:
     """A segment open for reading."""
 
     def __init__(self, path: Path) -> None:
+        """FileNotFoundError if it is not there."""
         self.path = path
-        self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with _unreadable_told(path):
+            self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def __enter__(self) -> Segment:
         return self
@@ -135,8 +138,9 @@ class Segment:
 
     def judged(self, frame: Frame) -> tuple[Any, list[Row], list[int]]:
         """A record batch, its rows, and which of them are not as they were appended."""
+        content = self._read(frame.offset, frame.size_bytes)
         try:
-            message = pa.ipc.read_message(pa.py_buffer(self._read(frame.offset, frame.size_bytes)))
+            message = pa.ipc.read_message(pa.py_buffer(content))
             batch = pa.ipc.read_record_batch(message, SEGMENT_SCHEMA)
             batch.validate(full=True)
         except (pa.ArrowException, OSError, EOFError) as error:
@@ -162,11 +166,12 @@ class Segment:
         return int(length) if length >= 0 else frame.data_stored_bytes - 8
 
     def _read(self, offset: int, size_bytes: int) -> bytes:
-        content = os.pread(self._handle, size_bytes, offset)
-        while 0 < len(content) < size_bytes and (
-            more := os.pread(self._handle, size_bytes - len(content), offset + len(content))
-        ):
-            content += more
+        with _unreadable_told(self.path):
+            content = os.pread(self._handle, size_bytes, offset)
+            while 0 < len(content) < size_bytes and (
+                more := os.pread(self._handle, size_bytes - len(content), offset + len(content))
+            ):
+                content += more
         return content
 
     def _behind_header(self) -> int:
@@ -179,12 +184,11 @@ class Segment:
             if continuation != _CONTINUATION or not 0 < length < _MOST_METADATA_BYTES:
                 raise self._damaged(0, 0, "no Arrow stream begins here")
             schema = pa.ipc.read_schema(pa.py_buffer(self._read(0, end)))
-        except (struct.error, pa.ArrowException, OSError, EOFError) as error:
+            names = schema.names
+        except (struct.error, pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
             raise self._damaged(0, 0, "no Arrow stream begins here") from error
         if not schema.equals(SEGMENT_SCHEMA):
-            raise OtherSchema(
-                f"{self.path}: columns are {schema.names} of {schema.types}: not a segment of this version"
-            )
+            raise OtherSchema(f"{self.path}: columns are {names} of {schema.types}: not a segment of this version")
         return end
 
     def _frame(self, offset: int, row: int, prefix: bytes) -> Frame:
@@ -221,6 +225,20 @@ class Segment:
 
 class OtherSchema(LogDamaged):
     """A sound segment, but of another version: never to be repaired."""
+
+
+class SegmentUnreadable(LogDamaged):
+    """No file, or one that the disk does not give: never to be repaired, as all of it may still be there."""
+
+
+@contextmanager
+def _unreadable_told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise SegmentUnreadable(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _unsigned(buffer: memoryview, at: int) -> int:

@@ -1,7 +1,8 @@
 """Reads a whole log and says what is wrong with it.
 
 Besides sound bytes, it looks for what the translators promise: each (agent, nonce) has its batches in the order of
-their seqs, every one once, its rows together, none left out but those that a gap names.
+their seqs, every one once, its rows together, none left out but those that a gap names. The log may be written to, and
+old segments removed, meanwhile.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from collector.log.layout import (
 )
 from collector.log.position import published
 from collector.log.row import FIRST, NOBODY, Position
-from collector.log.segment import Segment
+from collector.log.segment import Segment, SegmentUnreadable
 from protocol.row import Row
 
 GapOf = Callable[[Row], range | None]
+MisfitOf = Callable[[Row], str]
 _EVERYTHING = Position(1 << 62, 0)
 
 
@@ -38,7 +40,7 @@ class Fault(Enum):
     """What can be wrong."""
 
     DAMAGED = "damaged"
-    """The rest of a segment cannot be read, though it was published."""
+    """The rest of a segment, or a file, cannot be read, though it was published."""
     WRONG_CHECK = "wrong check"
     MISSING_SEGMENT = "missing segment"
     NO_POSITION = "no position"
@@ -48,6 +50,8 @@ class Fault(Enum):
     MISSING_SEQ = "missing seq"
     OUT_OF_ORDER = "out of order"
     DUPLICATE = "duplicate"
+    MISFIT = "does not fit"
+    """A row says something else than what is known elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,59 +83,99 @@ class ShardReport:
     findings: list[Finding] = field(default_factory=list)
 
 
-def verify(folder: Path, *, own_kinds: Collection[int], gap_of: GapOf = lambda row: None) -> Iterator[ShardReport]:
+def verify(
+    folder: Path,
+    *,
+    own_kinds: Collection[int],
+    gap_of: GapOf = lambda row: None,
+    misfit_of: MisfitOf = lambda row: "",
+) -> Iterator[ShardReport]:
     """Read everything, shard by shard.
 
     `own_kinds` are those that the translators write by themselves: such rows are part of no agent batch. `gap_of` tells
-    which seqs of its (agent, nonce) a row says will never come.
+    which seqs of its (agent, nonce) a row says will never come, `misfit_of` what is wrong with what a sound row says.
     """
     for shard in shards(folder):
-        yield _verified(folder, shard, _Order(own_kinds, gap_of))
+        yield _Shard(folder, shard, _Order(own_kinds, gap_of), misfit_of).verified()
 
 
-def _verified(folder: Path, shard: int, order: _Order) -> ShardReport:
-    report = ShardReport(shard)
-    shard_path = shard_folder(folder, shard)
+class _Shard:
+    """Reads one shard."""
 
-    def found(fault: Fault, segment: int, row: int, text: str) -> None:
-        report.findings.append(Finding(fault, shard, Position(segment, row), text))
+    def __init__(self, folder: Path, shard: int, order: _Order, misfit_of: MisfitOf) -> None:
+        self._path = shard_folder(folder, shard)
+        self._order = order
+        self._misfit_of = misfit_of
+        self._report = ShardReport(shard)
 
-    try:
-        end = published(shard_path)
-    except LogDamaged as error:
-        found(Fault.NO_POSITION, FIRST.segment, FIRST.row, str(error))
+    def verified(self) -> ShardReport:
+        try:
+            self._verify()
+        except OSError as error:
+            self._found(Fault.DAMAGED, FIRST, f"{error.filename or self._path} cannot be read: {error.strerror}")
+        return self._report
+
+    def _found(self, fault: Fault, at: Position, text: str) -> None:
+        self._report.findings.append(Finding(fault, self._report.shard, at, text))
+
+    def _verify(self) -> None:
         end = _EVERYTHING
-    numbers, told = segment_numbers(shard_path), lost_numbers(shard_path)
-    report.losses = len(told)
-    for number in damaged_numbers(shard_path):
-        found(Fault.LOST, number, 0, _loss(shard_path, number))
-    for missing in _missing(numbers, end, end_numbers(shard_path)):
-        if missing not in told:
-            found(Fault.MISSING_SEGMENT, missing, 0, "not there")
-    for number in numbers:
-        row = end_bytes = 0
-        with Segment(segment_path(shard_path, number)) as segment:
+        try:
+            end = published(self._path)
+        except LogDamaged as error:
+            self._found(Fault.NO_POSITION, FIRST, str(error))
+        except OSError as error:
+            self._found(Fault.NO_POSITION, FIRST, f"{error.filename} cannot be read: {error.strerror}")
+        numbers, told = segment_numbers(self._path), lost_numbers(self._path)
+        self._report.losses = len(told)
+        for number in damaged_numbers(self._path):
+            self._found(Fault.LOST, Position(number, 0), _loss(self._path, number))
+        for missing in _missing(numbers, end, end_numbers(self._path)):
+            if missing not in told:
+                self._found(Fault.MISSING_SEGMENT, Position(missing, 0), "not there")
+        for number in numbers:
             try:
-                for frame in segment.frames():
-                    _, rows, wrong = segment.judged(frame)
-                    for index in wrong:
-                        found(Fault.WRONG_CHECK, number, row + index, _named(rows[index]))
-                    for index, fault, text in order.faults(rows):
-                        found(fault, number, row + index, f"{_named(rows[index])}: {text}")
-                    report.batches += 1
-                    row, end_bytes = frame.end_row, frame.end
-                last = end.row if number == end.segment else noted_end(shard_path, number)
-                if last is not None and row < last and number not in told:
-                    found(Fault.DAMAGED, number, row, f"ends here, but was published up to row {last}")
-            except LogDamaged as error:
-                if Position(number, row) < end:
-                    found(Fault.DAMAGED, number, row, str(error))
+                with Segment(segment_path(self._path, number)) as segment:
+                    self._read(segment, number, end, is_told=number in told)
+            except FileNotFoundError:
+                if number < min(segment_numbers(self._path), default=0):
+                    self._order.forget()  # it was removed just now, as old ones are
                 else:
-                    report.torn_bytes += segment.size_bytes - end_bytes
+                    self._found(Fault.MISSING_SEGMENT, Position(number, 0), "not there any more")
+            except SegmentUnreadable as error:
+                self._found(Fault.DAMAGED, Position(number, 0), str(error))
+
+    def _read(self, segment: Segment, number: int, end: Position, is_told: bool) -> None:
+        row = end_bytes = 0
+        report = self._report
         report.segments += 1
+        try:
+            for frame in segment.frames():
+                _, rows, wrong = segment.judged(frame)
+                self._judge(rows, {*wrong}, Position(number, row))
+                report.batches += 1
+                row, end_bytes = frame.end_row, frame.end
+            last = end.row if number == end.segment else noted_end(self._path, number)
+            if last is not None and row < last and not is_told:
+                self._found(Fault.DAMAGED, Position(number, row), f"ends here, but was published up to row {last}")
+        except LogDamaged as error:
+            if Position(number, row) < end or isinstance(error, SegmentUnreadable):
+                self._found(Fault.DAMAGED, Position(number, row), str(error))
+            else:
+                report.torn_bytes += segment.size_bytes - end_bytes
         report.rows += row
         report.size_bytes += end_bytes
-    return report
+
+    def _judge(self, rows: list[Row], wrong: set[int], start: Position) -> None:
+        """The rows of one commit, of which some are not as they were written."""
+        faults = [(index, Fault.WRONG_CHECK, "") for index in sorted(wrong)]
+        faults += self._order.faults(rows)
+        for index, row in enumerate(rows):
+            if index not in wrong and (misfit := self._misfit_of(row)):
+                faults.append((index, Fault.MISFIT, misfit))
+        for index, fault, text in faults:
+            at = Position(start.segment, start.row + index)
+            self._found(fault, at, f"{_named(rows[index])}{text and ': '}{text}")
 
 
 def _missing(numbers: list[int], end: Position, full: list[int]) -> list[int]:
@@ -168,6 +212,10 @@ class _Order:
         self._own_kinds = own_kinds
         self._gap_of = gap_of
         self._tracks: dict[tuple[str, int], _Track] = {}
+
+    def forget(self) -> None:
+        """Begin anew, as after segments that nobody will read."""
+        self._tracks.clear()
 
     def faults(self, rows: list[Row]) -> Iterator[tuple[int, Fault, str]]:
         """What breaks the order in the rows of one commit: at which row, and how."""

@@ -43,8 +43,9 @@ from collector.log.layout import (
     sync_folder,
 )
 from collector.log.position import PublishedPosition, position_path
+from collector.log.readers import furthest_read
 from collector.log.row import FIRST, Position, check_of
-from collector.log.segment import HEADER, OtherSchema, Segment, encoded
+from collector.log.segment import HEADER, OtherSchema, Segment, SegmentUnreadable, encoded
 from protocol.row import Row
 
 log = logging.getLogger(__name__)
@@ -104,8 +105,13 @@ class ShardWriter:
         segment_bytes: int = SEGMENT_BYTES,
         compression: str | None = COMPRESSION,
         most_held_bytes: int = MOST_HELD_BYTES,
+        was_written: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Open the shard, or raise ShardInUse at once. Rows can be appended after `begin`."""
+        """Open the shard, or raise ShardInUse at once. Rows can be appended after `begin`.
+
+        `was_written` is asked if nothing is found: whether others know that something was logged here, so that all of
+        it is gone.
+        """
         self.shard = shard
         self._folder = shard_folder(folder, shard)
         self._segment_bytes = segment_bytes
@@ -124,9 +130,10 @@ class ShardWriter:
                 self._lock = _locked(self._folder / "lock", shard)
                 opened.callback(_unlock, self._lock)
                 self._published = opened.enter_context(closing(PublishedPosition(self._folder)))
+                is_new = self._published.found == FIRST and not segment_numbers(self._folder)
+                if is_new and was_written():
+                    _set_aside(self._folder, _last_known(folder, shard))
                 self._extent, self.repair = _repaired(self._folder, self._published.found)
-                self.is_new = self._extent.number == 0 and self._published.position == FIRST
-                """Nothing was ever logged here, or everything is gone."""
                 self._tail_end = self._extent.end
                 sync_folder(folder)
                 sync_folder(self._folder)
@@ -381,7 +388,7 @@ def _repaired(shard: Path, published: Position | None) -> tuple[_Extent, Repair]
             log.warning("cut what a crash left shard=%s segment=%d bytes=%d", shard.name, last.number, cut_bytes)
         return last, Repair(cut_bytes)
     what = f"what followed {_at(last.end)}" if last.number else "everything"
-    until = "" if published is None else f", up to {_at(published)},"
+    until = f", up to {_at(published)}," if published is not None and published > FIRST else ""
     files = ", ".join(_kept(shard, number) for number in lost)
     loss = f"the log was damaged: {what}{until} could not be read any more and was cut; kept as found: {files}"
     return last, Repair(cut_bytes, last.end, lost, loss)
@@ -397,6 +404,13 @@ def _is_followed(shard: Path, number: int) -> bool:
         return noted_end(shard, number) == extent.rows
     except LogDamaged:
         return False
+
+
+def _last_known(folder: Path, shard: int) -> int:
+    """The last segment that a shard is known to have had of which none is left. No other may ever have its number:
+    readers would take rows of that one for what they have read already."""
+    followed = [number + 1 for number in lost_numbers(shard_folder(folder, shard))]
+    return max([furthest_read(folder, shard).segment, *followed])
 
 
 def _at(position: Position) -> str:
@@ -422,7 +436,7 @@ def _measure(path: Path, extent: _Extent) -> None:
             for frame in segment.frames():
                 segment.rows(frame)
                 extent.add(frame.rows, frame.end)
-        except OtherSchema:
+        except (OtherSchema, SegmentUnreadable):
             raise
         except LogDamaged as error:
             log.info("segment is sound up to row %d: %s", extent.rows, error)

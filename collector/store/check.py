@@ -4,7 +4,8 @@ Whoever reads from the store notices packed values that have changed. What nobod
 well: rows that an index no longer leads to, plain values, and relations that say the same in two ways.
 
 As a program (`python -m collector.store.check FILE`), for those who have no time to wait: a line of JSON for each thing
-that is wrong, and only when the machine has nothing else to do.
+that is wrong, while others go first. As long as somebody reads a moment of it, SQLite cannot use its log of changes
+anew, which grows with all that is written: when that is too much, the program gives up.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import sqlite3
 import sys
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +24,7 @@ from numpy.typing import NDArray
 
 from collector.store import feed
 from collector.store.connection import DAMAGE, connect_reader
-from collector.store.errors import StoreError
+from collector.store.errors import OtherStore, StoreError, StoreMissing, StoreUnavailable
 from collector.store.packing import among, distinct, unpack
 from collector.store.pages import Pages
 from collector.store.payloads import PAYLOAD, places_of, read_head, unsealed_payload
@@ -32,7 +34,12 @@ from collector.store.vertices import SINK_AND_EDGES, sink_of, unsealed_edges
 from protocol.chunks import Numbers
 from protocol.table_sums import wrong_sums
 
+MOST_LOG_BYTES = 512 << 20
+GIVEN_UP = 75
+"""How the program ends if it gave up: a later one may come to an end."""
+_LAST_IN_LINE = 19
 _MOST_TOLD = 20
+_STEPS_BETWEEN_LOOKS = 1_000  # of SQLite's machine: about a hundred rows
 _MASK = (1 << 64) - 1
 _ODD = np.array((0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0xD6E8FEB86659FD93), "<u8")
 
@@ -45,14 +52,24 @@ class Finding(NamedTuple):
     """Whoever reads it notices. Else somebody may get a wrong answer, or too few."""
 
 
-def check(path: Path) -> Iterator[Finding]:
-    """What is wrong; nothing, if all is well. The store may be written to meanwhile."""
+class GivenUp(RuntimeError):
+    """So much was written meanwhile that the check gave up."""
+
+
+def check(path: Path, most_log_bytes: int | None = None) -> Iterator[Finding]:
+    """What is wrong; nothing, if all is well. StoreError if nobody can say, as there is no store, or none that can be
+    read now. It may be written to meanwhile: GivenUp if SQLite's log of changes grows beyond a bound, if there is one.
+    """
+    log = _ChangeLog(path, most_log_bytes)
     try:
         db = connect_reader(path)
+    except (StoreMissing, StoreUnavailable, OtherStore):
+        raise
     except StoreError as error:
         yield Finding(str(error), True)
         return
     try:
+        db.set_progress_handler(log.is_too_long, _STEPS_BETWEEN_LOOKS)
         db.execute("BEGIN")  # all of one moment
         for (line,) in db.execute(f"PRAGMA integrity_check({_MOST_TOLD})"):
             if line != "ok":
@@ -63,9 +80,28 @@ def check(path: Path) -> Iterator[Finding]:
         yield from _wrong_payloads(db)
         yield from (Finding(text, True) for text in feed.faults(db))
     except DAMAGE as error:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
+            raise GivenUp(f"{log.path} has grown to {log.size_bytes()} bytes") from error
         yield Finding(f"{path}: {error}", False)
     finally:
         db.close()
+
+
+class _ChangeLog:
+    """SQLite's log of changes. The file stays as large as it ever was: only what is more than before counts."""
+
+    def __init__(self, store: Path, most_bytes: int | None) -> None:
+        self.path = store.with_name(f"{store.name}-wal")
+        self._most_bytes = inf if most_bytes is None else max(most_bytes, self.size_bytes())
+
+    def size_bytes(self) -> int:
+        try:
+            return self.path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def is_too_long(self) -> bool:
+        return self.size_bytes() > self._most_bytes
 
 
 class _Graph:
@@ -138,8 +174,9 @@ class _Graph:
 
 
 def _wrong_payloads(db: sqlite3.Connection) -> Iterator[Finding]:
-    """Rows that are not as they were written, and places that do not lead to them."""
-    expected: list[tuple[int, ...]] = []
+    """Rows that are not as they were written, and places that do not lead to them. There may be too many to hold: their
+    number and the sum of their hashes are compared."""
+    places = total = 0
     is_sound = True
     for row in db.execute(PAYLOAD):
         try:
@@ -148,8 +185,15 @@ def _wrong_payloads(db: sqlite3.Connection) -> Iterator[Finding]:
             is_sound = False
             yield Finding(str(error), True)
             continue
-        expected += places_of(ids, np.full_like(ids, row[0]))
-    if is_sound and sorted(expected) != sorted(db.execute("SELECT * FROM payload_places")):
+        for place in places_of(ids, np.full_like(ids, row[0])):
+            places += 1
+            total += hash(place)
+    if not is_sound:
+        return
+    for place in db.execute("SELECT * FROM payload_places"):
+        places -= 1
+        total -= hash(place)
+    if places or total:
         yield Finding("payload_places: they do not lead to all that tuples have said", False)
 
 
@@ -170,9 +214,14 @@ def _summed(first: Numbers, second: Numbers) -> int:
 
 
 def main() -> None:
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    for finding in check(Path(sys.argv[1])):
-        print(json.dumps(finding._asdict()), flush=True)
+    os.nice(_LAST_IN_LINE)  # not SCHED_IDLE: it would never come to an end on a busy machine
+    try:
+        for finding in check(Path(sys.argv[1]), MOST_LOG_BYTES):
+            print(json.dumps(finding._asdict()), flush=True)
+    except GivenUp:
+        sys.exit(GIVEN_UP)
+    except StoreError as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

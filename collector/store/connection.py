@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from collector.store.errors import StoreError, StoreMissing, StoreUnavailable, StoreUnusable, TooSlow
+from collector.store.errors import OtherStore, StoreError, StoreMissing, StoreUnavailable, StoreUnusable, TooSlow
 from collector.store.schema import STEPS, migrate, version_of
 from collector.store.seal import NotAsWritten
 from collector.store.tables import BOOKS, SUMMED
@@ -108,7 +108,7 @@ def connect_reader(path: Path) -> sqlite3.Connection:
             if version == 0:
                 raise StoreMissing(f"{path} is empty: a writer makes the store")
             if version < len(STEPS):
-                raise StoreUnusable(
+                raise OtherStore(
                     f"{path} has schema {version}, this version needs {len(STEPS)}: a writer brings it up to date"
                 )
         except BaseException:

@@ -19,6 +19,10 @@ class StoreUnusable(StoreError):
     """The file is no store of ours, is damaged, or is of another version."""
 
 
+class OtherStore(StoreUnusable):
+    """A database of something else, or of a version that this one cannot read: nobody can say if it is sound."""
+
+
 class OtherContent(StoreError):
     """What is told is not what the store was told before under the same name, or is of another log."""
 

@@ -154,12 +154,27 @@ class Moment:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if self._is_outermost and self._db.in_transaction:
             self._db.execute("ROLLBACK")  # nothing was written
-        if isinstance(error, DAMAGE):
-            raise store_error(self._path, error) from error
-        if type(error) in SENSELESS:
-            raise StoreUnusable(
-                f"{self._path} holds what makes no sense ({error!r}): `threadline store check` says if it is damaged"
-            ) from error
+        _tell(self._path, error)
+
+
+@contextmanager
+def _sense_of(path: Path) -> Iterator[None]:
+    """What makes no sense in rows that were read, as an error of the store."""
+    try:
+        yield
+    except Exception as error:
+        _tell(path, error)
+        raise
+
+
+def _tell(path: Path, error: BaseException | None) -> None:
+    """Raise an error of the store if this one is due to what it holds."""
+    if isinstance(error, DAMAGE):
+        raise store_error(path, error) from error
+    if type(error) in SENSELESS:
+        raise StoreUnusable(
+            f"{path} holds what makes no sense ({error!r}): `threadline store check` says if it is damaged"
+        ) from error
 
 
 class People:
@@ -230,7 +245,7 @@ class People:
             f" WHERE streams.number > ? AND {where} ORDER BY streams.number LIMIT ?",
             *(after, *values, limit),
         )
-        with self.moment():
+        with _sense_of(self._path):
             return [Stream(number, agent, unsigned(nonce), *rest) for number, agent, nonce, *rest in rows]
 
     def stream_names(self, numbers: Iterable[int]) -> dict[int, StreamName]:
@@ -289,7 +304,7 @@ class People:
             f" AND {where} AND plan_seen_ms BETWEEN ? AND ? ORDER BY number LIMIT ?",
             *(after, *values, *seen, limit),
         )
-        with self.moment():
+        with _sense_of(self._path):
             return [Plan(number, agent, unsigned(nonce), *rest) for number, agent, nonce, *rest in rows]
 
     def gaps(self, *, agent: str | None = None, seen: Span = EVER, after: int = 0, limit: int = 100) -> list[Gap]:
@@ -300,7 +315,7 @@ class People:
             f" AND {where} AND seen_ms BETWEEN ? AND ? ORDER BY number LIMIT ?",
             *(after, *values, *seen, limit),
         )
-        with self.moment():
+        with _sense_of(self._path):
             return [
                 Gap(number, agent, unsigned(nonce), seq, why, json.loads(detail), seen_ms)
                 for number, agent, nonce, seq, why, detail, seen_ms in rows
@@ -316,7 +331,7 @@ class People:
             f" AND {where} AND seen_ms BETWEEN ? AND ? ORDER BY number LIMIT ?",
             *(after, *values, *seen, limit),
         )
-        with self.moment():
+        with _sense_of(self._path):
             return [Refused(number, agent, unsigned(nonce), *rest) for number, agent, nonce, *rest in rows]
 
     def kept(
@@ -330,7 +345,7 @@ class People:
             *(after, kind, *values, *seen, limit),
         )
         found: list[Kept] = []
-        with self.moment():
+        with _sense_of(self._path):
             for number, name, nonce, seq, data, seen_ms in rows:
                 records = decode_section(kind, data, StreamId(name, 0, "", unsigned(nonce)))
                 found.append(Kept(number, name, unsigned(nonce), seq, cast("list[Any]", records), seen_ms))

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from collector.store import captured_graph
-from collector.store.errors import StoreUnusable
+from collector.store.errors import OtherStore
 from collector.store.feed import sealed_changes
 from collector.store.packing import unpack_groups
 from collector.store.pages import MIXED, sealed_fragment
@@ -228,18 +228,16 @@ there is done to the tables of the last version."""
 
 
 def version_of(db: sqlite3.Connection, path: Path) -> int:
-    """The version of a store, 0 if the file is empty. StoreUnusable if it is another's or from the future."""
+    """The version of a store, 0 if the file is empty. OtherStore if it is another's or from the future."""
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (version,) = db.execute("PRAGMA user_version").fetchone()
     (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if (application, version, tables) == (0, 0, 0):
         return 0
     if application != APPLICATION_ID or version < 1:
-        raise StoreUnusable(f"{path} is a database of something else")
+        raise OtherStore(f"{path} is a database of something else")
     if version > len(STEPS):
-        raise StoreUnusable(
-            f"{path} was written by a newer version: its schema is {version}, this one knows {len(STEPS)}"
-        )
+        raise OtherStore(f"{path} was written by a newer version: its schema is {version}, this one knows {len(STEPS)}")
     return int(version)
 
 

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from edge_agent.exchange.receiving import NOTHING_TAKEN
 from edge_agent.lanes import Lane, Publish
 from edge_agent.sending import Sending
-from edge_agent.spool import Spool
+from edge_agent.spool import Entry, Spool
+from protocol.ids import StreamId
 from protocol.mqttsn import RetryPolicy
 from protocol.wire.answers import Taken
+from protocol.wire.crossing import whose_crossing
 
 # A receiver may well be offline, and what was sent waits for it on the way: to send it again would only pile it up
 # there. A receiver that misses something says so.
@@ -21,12 +23,17 @@ class CrossingLane(Lane):
     """Tuples on their way to the agents that receive them; the slowest of these decides."""
 
     def __init__(
-        self, agent: str, spool: Spool, spool_id: int, receivers: Sequence[str], publish: Publish, window: int
+        self, stream: StreamId, spool: Spool, spool_id: int, receivers: Sequence[str], publish: Publish, window: int
     ) -> None:
-        super().__init__(agent, spool, publish, window)
+        super().__init__(stream.agent, spool, publish, window)
+        self._whose = whose_crossing(stream.agent, stream.name)
         self.sending = Sending(window, patience=_RECEIVERS, much_s=_MUCH_S)
         self.spool_id = spool_id
         self._taken = dict.fromkeys(receivers, spool.first)
+
+    def _next_entry(self) -> Entry | None:
+        """Receivers go by the numbers: none may leave that a power cut could take back and have given again."""
+        return super()._next_entry() if self._spool.is_synced else None
 
     def taken(self, answer: Taken, now: float) -> None:
         """A receiver says how far it has come."""

@@ -25,7 +25,7 @@ from protocol.records import Gap, Origin, Received
 from protocol.topics import down_topic, tuples_topic
 from protocol.wire.answers import Taken, encode_answer
 from protocol.wire.batch import unframe
-from protocol.wire.crossing import Crossing, PackedTuple, decode_crossing, packed
+from protocol.wire.crossing import Crossing, PackedTuple, decode_crossing, packed, whose_crossing
 from protocol.wire.errors import MalformedBatch
 from protocol.wire.sections import Pending
 from protocol.wire.values import size_of as captured_size
@@ -84,7 +84,7 @@ class Exchange:
         send = self._sends[node.name] = SendStream(stream, agent.folder, agent.settings)
         topic = tuples_topic(agent.name, node.name)
         publish, window = agent.publisher(topic), agent.settings.window
-        lane = CrossingLane(agent.name, send.spool, send.spool_id, receivers, publish, window)
+        lane = CrossingLane(send.stream, send.spool, send.spool_id, receivers, publish, window)
         send.given_up = lane.given_up
         self.lanes[topic] = lane
 
@@ -142,7 +142,7 @@ class Exchange:
     def _on_crossing(self, sender: str, stream: str, message: Message) -> None:
         """On the client's thread."""
         try:
-            oldest, data = unframe(message.payload, sender)
+            oldest, data = unframe(message.payload, whose_crossing(sender, stream))
             crossing = decode_crossing(data, sender, stream)
         except MalformedBatch as error:
             self._agent.ignore(f"no crossing of {sender}", error)
@@ -170,8 +170,8 @@ class Exchange:
             # It came twice, or too early, and nothing that came before it is still on its way through the plan, to be
             # answered then: the sender does not know how far we are.
             self._unanswered[sender, stream, crossing.spool] = None
-            since, _ = self._in_vain.get((sender, stream), (now, now))
-            self._in_vain[sender, stream] = since, now
+            since, last = self._in_vain.get((sender, stream), (now, now))
+            self._in_vain[sender, stream] = (since if now - last < _REPEATED_S else now), now
 
     def silent_since(self, now: float) -> float:
         """Since when an agent says nothing that has to answer, or might have something for us; infinity if none."""
@@ -188,8 +188,9 @@ class Exchange:
         self._positions[f"{sender}/{stream}"] = [spool, next_seq]
         self._on_disk.pop((sender, stream, spool), None)  # the latest comes last
         self._on_disk[sender, stream, spool] = next_seq
-        while len(self._on_disk) > MOST_FORMER * len(self._receives):
-            del self._on_disk[next(iter(self._on_disk))]
+        of_stream = [key for key in self._on_disk if key[:2] == (sender, stream)]
+        for key in of_stream[:-MOST_FORMER]:
+            del self._on_disk[key]
         self._unanswered[sender, stream, spool] = None
 
     def _position(self, sender: str, stream: str) -> tuple[int, int]:

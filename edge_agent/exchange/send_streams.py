@@ -45,6 +45,7 @@ class SendStream:
         self.spool = Spool.open(folder, max_bytes=settings.spool_bytes, fsync=fsync)
         self._id = _SpoolId(folder / "id", self._oldest_id)
         self.spool_id = self._id.number
+        self._make_safe_what_was_left()
         # Compressed to a third, as a rule, they fill a datagram.
         self._crossing_bytes = min(3 * settings.batch_bytes, _MOST_BYTES, settings.spool_bytes // 4)
         self._tuples: list[PackedTuple] = []
@@ -53,6 +54,15 @@ class SendStream:
         self._promise = (BEGINNING, BEGINNING, False)
         self._since: float | None = None
         self._retry_at = 0.0
+
+    def _make_safe_what_was_left(self) -> None:
+        """Nothing leaves before a power cut cannot take it back, and a process that was killed may not have come to
+        that."""
+        try:
+            self.spool.sync()
+            self.spool.delete_released()
+        except SpoolError as error:
+            self.trouble = str(error)
 
     def _oldest_id(self) -> int | None:
         """What the spool's entries say that their numbers count in, if there are any."""
@@ -102,6 +112,14 @@ class SendStream:
         return _NEVER
 
     def _write(self) -> None:
+        try:
+            self._append_all()
+        finally:
+            self.spool.sync()
+        self._since = None
+        self.trouble, self._retry_at = "", 0.0
+
+    def _append_all(self) -> None:
         watermark, hold, idle = self._promise
         while True:
             count = self._fitting()
@@ -118,9 +136,6 @@ class SendStream:
                 self._forgone.popleft()
             self._sent = promised
             if last:
-                self._since = None
-                self.spool.sync()
-                self.trouble, self._retry_at = "", 0.0
                 return
 
     def _fitting(self) -> int:

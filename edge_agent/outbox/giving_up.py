@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from protocol.records import Assertion, Declared, Delivery, End, Gap, Lost, SourcePayload
+from protocol.records import Assertion, Declared, Delivery, End, Gap, Lost, Received, SourcePayload
 from protocol.structs import replaced
 from protocol.wire.batch import Header, decode_batch, encode_batch
 from protocol.wire.packer import Packer
@@ -49,12 +49,13 @@ class _Toll:
 def replacement(batches: Sequence[bytes], agent: str, packer: Packer) -> tuple[bytes, int]:
     """A batch in the place of these, and how many records they held.
 
-    It speaks for the newest epoch of theirs. It keeps that one's plan and end, which nothing could replace, and what
-    they said of other losses.
+    It speaks for the newest epoch of theirs. It keeps that one's plan and end, which nothing could replace, what they
+    said of other losses, and how much was taken from other agents, so that it is not taken again.
     """
     tolls: dict[int, _Toll] = {}
     gaps: list[Gap] = []
     framing: dict[tuple[int, type], Any] = {}
+    taken: dict[tuple[str, str], Received] = {}
     count = 0
     for data in batches:
         batch = decode_batch(data, agent)
@@ -68,6 +69,8 @@ def replacement(batches: Sequence[bytes], agent: str, packer: Packer) -> tuple[b
                 _add_gap(tolls, record)
             elif isinstance(record, Gap):
                 gaps.append(record)
+            elif isinstance(record, Received):
+                taken[record.sender, record.stream] = record
             else:
                 count += 1
                 _add(toll, record)
@@ -75,7 +78,7 @@ def replacement(batches: Sequence[bytes], agent: str, packer: Packer) -> tuple[b
     plan, end = framing.get((last.nonce, Declared)), framing.get((last.nonce, End))
     told = [tolls[gap.nonce].beyond(gap) if gap.nonce in tolls else gap for gap in gaps]
     gaps = [gap for gap in told if gap is not None] + [toll.gap() for toll in tolls.values()]
-    rows = [pending(record, packer) for record in (plan, *gaps, end) if record is not None]
+    rows = [pending(record, packer) for record in (plan, *taken.values(), *gaps, end) if record is not None]
     covers = last.end - last.first
     return encode_batch(Header(last.epoch, last.nonce, last.first, covers), rows, agent), count
 

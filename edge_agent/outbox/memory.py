@@ -1,6 +1,7 @@
 """What an agent must remember over a crash although the records that told it have left: how far everything had come.
 
-Two files are written in turn, so one of them is always whole.
+There are three files, of which one is synced and one is the newest; what comes next is written to the third. So a crash
+leaves the newest or the one before it, and a power cut the one that was synced, whatever becomes of the others.
 """
 
 from __future__ import annotations
@@ -38,47 +39,49 @@ class Memory:
     """Keeps one `Progressed` in a folder."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self._paths = [os.path.join(folder, name) for name in ("memory-0", "memory-1")]
+        self._paths = [os.path.join(folder, f"memory-{which}") for which in range(3)]
         self._count = 0
         self._packer = Packer(most_bytes=1 << 24)
-        self._unsynced: set[int] = set()
+        self._newest = self._synced = 0
         self.last: Progressed | None = None
-        for path in self._paths:
-            self._load(path)
+        for which in range(3):
+            self._load(which)
         self._fds = [_opened(path) for path in self._paths]
 
-    def _load(self, path: str) -> None:
+    def _load(self, which: int) -> None:
         try:
-            with open(path, "rb") as file:
+            with open(self._paths[which], "rb") as file:
                 data = file.read()
             count, size, check = _HEAD.unpack_from(data)
             body = data[_HEAD.size : _HEAD.size + size]
             is_sound = check in (_check(count, body), crc32(body))  # older versions did not check the count
             if len(body) == size and is_sound and count > self._count:
                 self.last = Progressed(**decode(body))
-                self._count = count
+                self._count, self._newest = count, which
+                self._synced = -1  # the process that wrote it may not have come to that
         except (OSError, struct.error, MalformedBatch, TypeError):
-            pass  # never written, torn or rotten: the other one counts
+            pass  # never written, torn or rotten: the others count
 
     def keep(self, state: Progressed, *, durable: bool) -> None:
         """Write it down; `durable`: also safe from a power cut.
 
-        If the disk does not take it, the next try is for the same file: the other one is whole.
+        If the disk does not take it, the next try is for the same file: the others are whole.
         """
+        if self._synced < 0:
+            self.sync()
         count = self._count + 1
         body = self._packer.encode(as_dict(state))
-        which = count % 2
+        which = next(each for each in range(3) if each not in (self._newest, self._synced))
         write_at(self._fds[which], _HEAD.pack(count, len(body), _check(count, body)) + body, 0)
-        self._count = count
-        self._unsynced.add(which)
+        self._count, self._newest = count, which
         if durable:
             self.sync()
 
     def sync(self) -> None:
         """Make what was kept safe from a power cut."""
-        for which in self._unsynced:
-            os.fsync(self._fds[which])
-        self._unsynced.clear()
+        if self._synced != self._newest:
+            os.fsync(self._fds[self._newest])
+            self._synced = self._newest
 
     def close(self) -> None:
         for fd in self._fds:

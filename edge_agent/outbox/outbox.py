@@ -109,6 +109,7 @@ class Outbox(Intake):
     def begin(self, left: bytes | None = None) -> None:
         """Write what was put so far, before the program can say anything: what an earlier process had no room for, and
         how it ended. Only then is this epoch the one to remember, so that no start and no crash goes unnoticed."""
+        self._spool.delete_released()
         if left is not None:
             self._ready = _Batch(left)
         if self._memory.last is None:

@@ -52,17 +52,15 @@ def _not_yet() -> None:
     raise OSError("the last process's batches have not been read yet")
 
 
-def gap_after_crash(
-    spool: Spool, last: Progressed | None, agent: str, left: bytes | None = None, now: Epoch | None = None
-) -> Gap | None:
+def gap_after_crash(spool: Spool, last: Progressed | None, agent: str, left: bytes | None, now: Epoch) -> Gap | None:
     """How far the last epoch is known to have come, if it did not end as it should, or if the disk has lost what it had
     written. `left` is the batch that `close_journal` had no room for; `now` is the epoch that begins. If it is not the
     first one and nobody knows how the last one ended, that is said of the new one."""
     if last is None:
         if spool.lost:
             _LOG.error("the spool is damaged, batches cannot be read numbers=%s agent=%s", spool.lost, agent)
-        is_first = now is None or (now.counter <= 1 and not spool.count and not spool.lost)
-        return None if is_first or now is None else Gap(FORGOTTEN, now.counter, now.nonce)
+        is_first = now.counter <= 1 and not spool.count and not spool.lost
+        return None if is_first else Gap(FORGOTTEN, now.counter, now.nonce)
     cut = max(0, last.spool_next - spool.next)
     held = 0  # the number after the last batch of the epoch that is there
     entries = (entry.data for entry in spool.kept())

@@ -21,7 +21,7 @@ class Journal:
 
     __slots__ = (
         *("_end", "_fd", "_path", "_roomy_bytes"),
-        *("holds_synced", "is_synced", "newest", "round", "size_bytes", "writes"),
+        *("is_synced", "newest", "round", "size_bytes", "synced_through", "writes"),
     )
 
     def __init__(self, path: str, roomy_bytes: int) -> None:
@@ -35,8 +35,8 @@ class Journal:
         self.writes = self.round = 0
         """How often something was written, and how often the room was used again."""
         self.is_synced = True
-        self.holds_synced = False
-        """Pieces are here whose writer was told that they are on the disk."""
+        self.synced_through = _NONE
+        """The newest number of which pieces are here whose writer was told that they are on the disk."""
 
     def load(self) -> list[tuple[int, bytes]]:
         """The pieces of the last round, each with its number; new ones go behind them."""
@@ -50,9 +50,14 @@ class Journal:
             pieces.append((frame.first, content_of(frame, data)))
             self.newest = frame.first
             self._end = frame.end
-        self.holds_synced = bool(pieces)
+        self.synced_through = self.newest
         self.is_synced = not pieces
         return pieces
+
+    @property
+    def holds_synced(self) -> bool:
+        """Whether there are pieces here whose writer was told that they are on the disk."""
+        return self.synced_through != _NONE
 
     @property
     def is_roomy(self) -> bool:
@@ -81,7 +86,8 @@ class Journal:
         self.newest = number
         self.writes += 1
         self.is_synced = durable
-        self.holds_synced = self.holds_synced or durable
+        if durable:
+            self.synced_through = number
 
     def handle(self) -> int:
         """Another handle of the file, for somebody else to sync and to close."""
@@ -91,7 +97,7 @@ class Journal:
         """Return when all pieces are on the disk."""
         os.fdatasync(self._opened())
         self.is_synced = True
-        self.holds_synced = self._end > 0
+        self.synced_through = self.newest if self._end else _NONE
 
     def rewind(self) -> None:
         """Use the room again: all pieces have become part of entries."""
@@ -102,7 +108,7 @@ class Journal:
         self._end = 0
         self.round += 1
         self.is_synced = True
-        self.holds_synced = False
+        self.synced_through = _NONE
 
     def close(self) -> None:
         """Write no more."""

@@ -65,6 +65,8 @@ class Unsynced(NamedTuple):
     handles: list[int]
     written: list[tuple[Segment | Journal, int]]
     round: int
+    newest: int
+    """The journal's newest piece is for this entry."""
     folder: bool
 
 
@@ -142,7 +144,6 @@ class Spool:
             + RELEASED_BYTES
             + LOCK_BYTES
         )
-        self._delete_released()
         hold_room(self._reserve, self._reserve_bytes)
 
     def _load_segments(self) -> None:
@@ -173,8 +174,6 @@ class Spool:
         if live:
             # A power cut may have kept the piece and not the entries before it: they are lost, their numbers are used.
             self._next = self._journal.newest
-        if self._fsync == "never":
-            self._journal.holds_synced = False
 
     def _find_lost(self) -> None:
         """Go through all numbers that are not released."""
@@ -219,6 +218,11 @@ class Spool:
         return self._bytes
 
     @property
+    def is_synced(self) -> bool:
+        """Whether a power cut can take none of the entries."""
+        return self._is_folder_synced and self._holds_synced_entries()
+
+    @property
     def journal_is_roomy(self) -> bool:
         """The journal has grown so much that the next entry should end it."""
         return self._journal.is_roomy
@@ -239,6 +243,7 @@ class Spool:
                 self._check_room(frame_bytes - self._journal_gives_back())
             if self._fsync == "batch":
                 self._sync_folder()
+            self._keep_what_is_left_over()
             active.append(entry, durable=self._fsync == "batch")
         except OSError as error:
             raise SpoolUnwritable(f"spool {self._folder}: {error}") from error
@@ -297,7 +302,8 @@ class Spool:
                 handles.append(os.dup(self._folder_fd))
         except OSError as error:
             raise SpoolUnwritable(f"spool {self._folder}: {error}") from error
-        unsynced = Unsynced(handles, written, self._journal.round, not self._is_folder_synced)
+        journal = self._journal
+        unsynced = Unsynced(handles, written, journal.round, journal.newest, not self._is_folder_synced)
         self._is_folder_synced = True
         return unsynced
 
@@ -310,7 +316,7 @@ class Spool:
             if file.writes == writes:
                 file.is_synced = True
         if self._journal.round == unsynced.round and any(file is self._journal for file, _ in unsynced.written):
-            self._journal.holds_synced = True
+            self._journal.synced_through = max(unsynced.newest, self._journal.synced_through)
         for segment in self._segments:
             if segment.is_synced and segment is not self._active and segment is not self._reading:
                 segment.close()
@@ -329,13 +335,22 @@ class Spool:
             self._count -= segment.count(self._first, through)
         self._first = through + 1
         self._released.save(self._first)
-        self._delete_released()
+        self.delete_released()
+
+    def _keep_what_is_left_over(self) -> None:
+        """Pieces for a later entry repeat what the next one has no room for. Its pieces count for nothing once it is
+        there: what was safe in them has to be safe in these."""
+        journal = self._journal
+        if self._next <= journal.synced_through and self._next < journal.newest and not journal.is_synced:
+            journal.sync()
 
     def _roll(self, frame_bytes: int) -> Segment:
         """Begin a new segment, with room for what comes first into it."""
         path = self._path_of(self._next)
         self._check_room(len(head_of_segment(self._next)) + frame_bytes - self._journal_gives_back())
         durable = self._fsync != "never"
+        if self._journal.holds_synced:
+            self._sync_segments()  # a later segment makes its pieces obsolete, so their entries must be as safe as they
         segment = Segment.create(path, os.path.join(self._folder, "draft"), self._next, durable=durable)
         if self._segments and self._segments[-1].first == self._next:
             self._forget(self._segments.pop())  # it had no entries; its name is the new one's
@@ -347,7 +362,7 @@ class Spool:
         self._is_folder_synced = False
         if durable:
             self._sync_folder()  # older segments may be deleted now: this one has the next number
-        self._delete_released()
+        self.delete_released()
         return segment
 
     def _check_room(self, more_bytes: int) -> None:
@@ -378,7 +393,7 @@ class Spool:
         if self._journal.newest >= self._next:
             return
         try:
-            if self._journal.holds_synced and not self._is_synced():
+            if self._journal.holds_synced and not self._holds_synced_entries():
                 if not self._journal.is_roomy:
                     return
                 self._sync_segments()
@@ -388,13 +403,14 @@ class Spool:
         except OSError:
             pass  # it stays as it is until the disk is well again
 
-    def _is_synced(self) -> bool:
+    def _holds_synced_entries(self) -> bool:
         return all(segment.is_synced for segment in reversed(self._segments))
 
-    def _delete_released(self) -> None:
+    def delete_released(self) -> None:
         """Delete segments without unreleased entries, but not the newest.
 
-        It alone knows the next number after a power cut, for what `released` says is never synced.
+        It alone knows the next number after a power cut, for what `released` says is never synced. Opening deletes
+        nothing: the owner may want to read first what they tell.
         """
         while len(self._segments) > 1 and self._segments[1].first <= self._first:
             if not self._may_delete() or not try_unlink(self._segments[0].path):

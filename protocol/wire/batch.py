@@ -72,13 +72,14 @@ def recoded(batch: bytes, readable: frozenset[int]) -> bytes:
     return batch if header.codec in readable else close_batch(header, decompress(data, header.codec), None, readable)
 
 
-def frame(batch: bytes, agent: str, oldest: bool) -> bytes:
-    """A batch as it is published. `oldest`: the agent holds nothing that has to come before it."""
+def frame(batch: bytes, whose: str, oldest: bool) -> bytes:
+    """A batch as it is published, with a checksum that holds only for its agent. `oldest`: the agent holds nothing that
+    has to come before it."""
     first = bytes((_OLDEST if oldest else _NOT_OLDEST,))
-    return first + crc32(batch, crc32(first, crc32(agent.encode()))).to_bytes(4, "little") + batch
+    return first + crc32(batch, crc32(first, crc32(whose.encode()))).to_bytes(4, "little") + batch
 
 
-def unframe(data: bytes, agent: str) -> tuple[bool, bytes]:
+def unframe(data: bytes, whose: str) -> tuple[bool, bytes]:
     """Whether it is the oldest that its agent holds, and the batch."""
     if len(data) <= _FRAME_BYTES:
         raise MalformedBatch("too short for a batch")
@@ -87,8 +88,8 @@ def unframe(data: bytes, agent: str) -> tuple[bool, bytes]:
     if data[0] not in (_OLDEST, _NOT_OLDEST):
         raise MalformedBatch(f"no batch begins with {data[0]:#x}")
     batch = data[_FRAME_BYTES:]
-    if crc32(batch, crc32(data[:1], crc32(agent.encode()))) != int.from_bytes(data[1:_FRAME_BYTES], "little"):
-        raise MalformedBatch(f"the checksum is wrong for a batch of agent {agent!r}")
+    if crc32(batch, crc32(data[:1], crc32(whose.encode()))) != int.from_bytes(data[1:_FRAME_BYTES], "little"):
+        raise MalformedBatch(f"the checksum is wrong for a batch of agent {whose!r}")
     return data[0] == _OLDEST, batch
 
 

@@ -40,6 +40,12 @@ class Crossing(Struct):
     lost: int = 0
 
 
+def whose_crossing(agent: str, stream: str) -> str:
+    """What the checksum of a crossing is bound to: on another topic, for a damaged topic id, it is neither a batch of
+    the agent nor a crossing of another stream. No agent's name has a slash."""
+    return f"{agent}/{stream}"
+
+
 def packed(tuples: Sequence[Crossed], packer: Packer) -> list[PackedTuple]:
     """Tuples whose values are bytes from now on."""
     return [(ts, packer.pack(value), origin) for ts, value, origin in tuples]

@@ -108,7 +108,7 @@ class Device:
         """Take up what the last process left."""
         world, memory = self._world, self.memory
         left = close_journal(self.spool, self.name)
-        gap = gap_after_crash(self.spool, memory.last, self.name, left)
+        gap = gap_after_crash(self.spool, memory.last, self.name, left, self.epoch)
         self.outbox = Outbox(self.name, self.epoch, self.spool, memory, self._packer, settings)
         self.outbox._syncer = PromptSyncer()
         self.outbox.state.positions = {} if memory.last is None else memory.last.positions

@@ -9,6 +9,7 @@ import pytest
 
 from collector.log import LogReader, Position, Row, remove_segments
 from collector.log_view import check, entries, gap_of, lines
+from collector.registry import Registry, StreamName
 from collector.shard_log import ShardLog
 from protocol.records import Assertion, Declared, Delivery, End, Gap, Origin, OriginKind, Progress, SourcePayload
 from protocol.wire.sections import Kind
@@ -17,6 +18,7 @@ from tests.collector.agents import SHARD, FakeAgent, Shard, event
 AGENT = FakeAgent()
 OTHER = FakeAgent("valve-1", 9)
 REPORTS, ALERTS = AGENT.stream("reports"), AGENT.stream("alerts")
+STREAM_OF_OTHER = OTHER.stream("sent")
 SOURCE = SourcePayload(REPORTS, 3, 30, {"speed": 7})
 DELIVERY = Delivery(ALERTS, 0, 40, ["stopped"], (Origin(OriginKind.SOURCE, REPORTS, 3, 30),))
 
@@ -116,6 +118,48 @@ def test_a_log_without_its_registry_is_no_sound_log(shard: Shard) -> None:
     assert total.endswith(": 1 faults")
     events = [json.loads(line) for line in lines(shard.folder, OTHER.name, ["event"], None)]
     assert [line["epoch"] for line in events] == [OTHER.epoch], "the log tells it as well"
+
+
+def test_a_log_without_its_id_is_no_sound_log(shard: Shard) -> None:
+    filled(shard)
+    (shard.folder / "id").unlink()
+    assert [line for line, is_fault in check(shard.folder) if is_fault] == [
+        f"{shard.folder}/id is not there: put it back, or all that was made from the log will be refused"
+    ]
+
+
+def test_a_log_that_has_just_been_begun_is_sound(tmp_path: Path) -> None:
+    Registry(tmp_path / "registry.db").close()
+    assert list(check(tmp_path)) == [("0 shards, 0 rows, 0 bytes: sound", False)]
+
+
+def test_a_folder_that_cannot_be_looked_at_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot be read: File name too long"):
+        list(check(tmp_path / ("x" * 300)))
+
+
+def test_a_registry_that_did_not_give_the_numbers_of_the_log_is_found(shard: Shard, tmp_path: Path) -> None:
+    """In whichever segment they are told, and by whom. Each is told once."""
+    filled(shard)
+    shard.take(
+        AGENT, AGENT.framed(2, Delivery(ALERTS, 1, 41, "x", (Origin(OriginKind.REMOTE, STREAM_OF_OTHER, 0, 1),)))
+    )
+    shard.reopen()
+    assert not any(is_fault for _, is_fault in check(shard.folder))
+    shard.close()
+    for path in shard.folder.glob("registry.db*"):
+        path.unlink()
+    other = Registry(shard.folder / "registry.db")
+    other.number_of(StreamName(OTHER.name, OTHER.nonce, 9, "first"))
+    other.number_of(StreamName(AGENT.name, AGENT.nonce, 1, "alerts"))
+    other.close()
+    faults = [
+        line.partition(f" seq {seq}: ")[2] for line, is_fault in check(shard.folder) if is_fault for seq in (0, 2)
+    ]
+    assert [each for each in faults if each] == [
+        "stream reports of pump-7 is number 1 here, and none in registry.db",
+        "stream sent of valve-1 is number 4 here, and none in registry.db",
+    ]
 
 
 def test_two_starts_of_an_agent_can_be_told_apart(shard: Shard) -> None:

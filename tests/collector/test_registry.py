@@ -7,6 +7,7 @@ import sqlite3
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -26,6 +27,7 @@ from collector.registry import (
     RegistryView,
     StreamName,
     StreamNumber,
+    registry_fault,
 )
 
 NONCE = 2**64 - 1
@@ -255,6 +257,37 @@ def test_memory_is_bounded_and_answers_stay_the_same(tmp_path: Path, monkeypatch
     assert not any(is_new for _, is_new in again.values())
     assert {registry.epoch_of(each.name, 1, 0) for each in streams} == {Epoch(7, False)}
     registry.close()
+
+
+def test_a_registry_is_looked_at_without_touching_it_while_others_write(tmp_path: Path) -> None:
+    path = tmp_path / "registry.db"
+    assert "registry.db is not there" in registry_fault(path)
+    registry = Registry(path)
+    for number in range(20):
+        registry.number_of(stream(f"s{number}"))
+        assert registry_fault(path) == ""
+    registry.close()
+    content = path.read_bytes()
+    assert registry_fault(path) == "" and path.read_bytes() == content
+    with sqlite3.connect(path, isolation_level=None) as db:  # as of a version without sums
+        db.execute("DROP TABLE sums")
+        db.execute("PRAGMA user_version=1")
+    assert registry_fault(path) == ""
+    with sqlite3.connect(path, isolation_level=None) as db:
+        db.execute("PRAGMA user_version=99")
+    assert registry_fault(path) == f"{path}: written by another version (99)"
+
+
+def test_a_registry_is_looked_at_where_nothing_can_be_written(tmp_path: Path) -> None:
+    """SQLite wants to make files beside it."""
+    path = tmp_path / "registry.db"
+    registry = Registry(path)
+    registry.epoch_of("car-7", NONCE, 3)
+    registry.close()
+    (tmp_path / "registry.db-wal").mkdir()
+    assert registry_fault(path) == ""
+    with closing(RegistryView(path)) as view:
+        assert view.agents() == ["car-7"]
 
 
 def test_what_people_want_to_know_is_read_while_others_write(tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
 from edge_agent import epoch
 from edge_agent.epoch import begin_epoch
+from protocol.ids import disk_of
 
 ROOT = Path(epoch.__file__).parent.parent
 
@@ -37,6 +39,25 @@ def test_a_damaged_file_is_told_and_counting_starts_anew(
         assert begin_epoch(tmp_path).counter == 1
     assert "damaged" in caplog.text
     assert begin_epoch(tmp_path).counter == 2
+
+
+def test_starts_of_one_disk_have_nonces_that_begin_alike(tmp_path: Path) -> None:
+    disks = [{disk_of(begin_epoch(tmp_path / name).nonce) for _ in range(5)} for name in ("one", "other")]
+    assert [len(each) for each in disks] == [1, 1]
+    assert disks[0] != disks[1]
+
+
+def test_a_disk_that_has_to_count_anew_has_another_name(tmp_path: Path) -> None:
+    before = disk_of(begin_epoch(tmp_path).nonce)
+    (tmp_path / "epoch").write_bytes(b"7 rubbish")
+    assert disk_of(begin_epoch(tmp_path).nonce) != before
+
+
+def test_a_file_of_an_older_version_is_counted_on(tmp_path: Path) -> None:
+    (tmp_path / "epoch").write_bytes(b"7 %08x\n" % crc32(b"7"))
+    first, second = begin_epoch(tmp_path), begin_epoch(tmp_path)
+    assert (first.counter, second.counter) == (8, 9)
+    assert disk_of(first.nonce) == disk_of(second.nonce)
 
 
 def test_every_byte_counts(tmp_path: Path) -> None:

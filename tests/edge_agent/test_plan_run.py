@@ -22,7 +22,7 @@ from protocol.records import END_OF_TIME, Delivery, Origin, OriginKind, Received
 from protocol.topics import down_topic
 from protocol.wire.answers import Taken, decode_answer
 from protocol.wire.batch import frame
-from protocol.wire.crossing import Crossing, decode_crossing
+from protocol.wire.crossing import Crossing, decode_crossing, whose_crossing
 from tests.edge_agent.spooled import NOWHERE, has_ended, spooled
 from tests.protocol.wire.strategies import encoded_crossing
 from tests.support.waiting import wait_until
@@ -333,7 +333,7 @@ def test_what_comes_again_is_answered_only_if_nothing_of_it_is_still_under_way(
     def arrives(seq: int) -> None:
         tuples = [(at, at, Origin(OriginKind.REMOTE, fast, at, at)) for at in (4 * seq, 4 * seq + 1)]
         body = encoded_crossing(Crossing(fast, SPOOL, seq, tuples, 4 * seq, 4 * seq, False), running.agent.packer)
-        message = Message("tuples", frame(body, "car-7", seq == 0), 1, False)
+        message = Message("tuples", frame(body, whose_crossing("car-7", "fast"), seq == 0), 1, False)
         running.exchange._on_crossing("car-7", "fast", message)
 
     arrives(0)

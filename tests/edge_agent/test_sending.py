@@ -119,6 +119,17 @@ def test_silence_lasts_from_the_first_sending_or_the_last_acknowledgement() -> N
     assert made.silent_since == NOW + 100
 
 
+def test_to_give_up_what_is_in_flight_is_no_answer() -> None:
+    made = sending(count=0)
+    made.sent(flight(0), NOW)
+    made.flights.clear()
+    assert made.silent_since == NOW
+    made.sent(flight(1), NOW + 50)
+    assert made.silent_since == NOW
+    made.acknowledged([1], NOW + 60)
+    assert made.silent_since == NEVER
+
+
 def test_answers_without_an_entry_bring_forth_fewer_and_fewer_copies_of_it() -> None:
     """A far end that is far behind answers every copy that it comes to, and does not have the entry each time."""
     made = sending(count=1)

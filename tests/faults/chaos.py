@@ -3,13 +3,15 @@
     python -m tests.faults.chaos --duration 10m              # make chaos DURATION=10m
     python -m tests.faults.chaos --seed 123                  # that run again
 
-The report, build/chaos/report.md and report.json, is written anew after every run; what a bad run has left behind is
-kept beside it. SIGTERM and Ctrl-C end the run that is under way, and the report is written all the same.
+The report, report.md and report.json in a folder of its own in build/chaos, is written anew after every run; what a bad
+run has left behind is kept beside it. SIGTERM and Ctrl-C end the run that is under way, and the report is written all
+the same.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import signal
@@ -30,6 +32,7 @@ from tests.faults.simulation.runs import run_seed
 LAYERS = ("chain", "simulation", "both")
 _SIMULATED_S = 20.0
 """For so long, seeds are simulated between two runs of the chain."""
+_JAVA_ENDS_S = 20.0
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -50,17 +53,28 @@ def play_chain(seed: int, kept: Path) -> Outcome:
     folder = Path(tempfile.mkdtemp(prefix=f"threadline-chaos-{seed}-"))
     say(f"chain, seed {seed}, in {folder}")
     try:
+        (folder / "tmp").mkdir()
+        os.environ["TMPDIR"] = str(folder / "tmp")  # what is killed leaves its temporary files behind
         outcome = run(seed, folder, lambda line: say(f"  {line}"))
         say(outcome.line())
         for finding in outcome.findings:
             say(f"  {finding}")
         if not outcome.is_good:
-            passing = shutil.ignore_patterns("scratch")
+            passing = shutil.ignore_patterns("scratch", "tmp")
             with suppress(shutil.Error):  # some process may just be ending
                 shutil.copytree(folder, kept / f"seed-{seed}", dirs_exist_ok=True, ignore=passing)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        del os.environ["TMPDIR"]
+        _remove(folder)
     return outcome
+
+
+def _remove(folder: Path) -> None:
+    """Java notices some moments later that it was killed, and writes until then."""
+    patience_s = time.monotonic() + _JAVA_ENDS_S
+    while folder.exists() and time.monotonic() < patience_s:
+        shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(0.1)
 
 
 def play_simulation(seeds: Iterable[int], report: Report) -> None:
@@ -91,8 +105,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--duration", type=parse_duration_s, default=600.0, help="how long: 90s, 10m (the default), 2h")
     parser.add_argument("--seed", type=int, action="append", help="only this run; may be repeated")
     parser.add_argument("--layer", choices=LAYERS, default="both")
-    parser.add_argument("--report", type=Path, default=Path("build/chaos"), help="folder of the report")
+    own = Path("build/chaos", f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
+    parser.add_argument("--report", type=Path, default=own, help="folder of the report (a new one in build/chaos)")
     options = parser.parse_args(arguments)
+    try:
+        options.report.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--report {options.report}: {error.strerror}")
     layer = "chain" if options.seed and options.layer == "both" else options.layer
     report = Report(options.report)
     code = 0

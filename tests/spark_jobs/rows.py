@@ -54,7 +54,7 @@ def plan(agent: str, *nodes: Node, nonce: int = 1) -> Row:
 def register(number: int, agent: str, name: str, nonce: int = 1, by: str | None = None) -> Row:
     """The agent itself names a stream of its own, or another one does."""
     named_by = (agent, nonce) if by is None else (by, 1)
-    return Row(Kind.REGISTER, *named_by, 0, PACKER.encode([number, agent, 1, name, nonce]))
+    return Row(Kind.REGISTER, *named_by, 0, PACKER.encode([number, agent, nonce & 0xFFFF, name, nonce]))
 
 
 def progress(agent: str, number: int, watermark: int, hold: int = END_OF_TIME, nonce: int = 1) -> Row:

@@ -68,7 +68,7 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path) -> None:
         open_once(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 2}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 3}'])
 def test_a_manifest_that_cannot_be_read_is_told(tmp_path: Path, text: str) -> None:
     (tmp_path / "threadline.json").write_text(text)
     with pytest.raises(CheckpointUnusable, match=r"threadline\.json cannot be read"):
@@ -76,11 +76,14 @@ def test_a_manifest_that_cannot_be_read_is_told(tmp_path: Path, text: str) -> No
     assert made_with(tmp_path) == {}
 
 
-def test_another_format_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("other", [2, 4])
+def test_another_format_is_told(tmp_path: Path, other: int) -> None:
+    """The state of format 2 has agents that do not know of disks."""
     begin(tmp_path)
     path = tmp_path / "threadline.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 3}))
-    with pytest.raises(CheckpointUnusable, match="is of format 3, this is for format 2: take a new --checkpoint"):
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": other}))
+    expected = f"is of format {other}, this is for format 3: take a new --checkpoint"
+    with pytest.raises(CheckpointUnusable, match=expected):
         open_once(tmp_path)
 
 

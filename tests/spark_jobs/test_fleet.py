@@ -108,6 +108,21 @@ def test_an_agent_that_was_stopped_is_waited_for_until_it_has_taken_all_or_is_gi
 
 
 @pytest.mark.parametrize("ending", [[], [end("hub")]])
+def test_what_a_later_start_sends_may_be_older_than_its_receiver_has_promised_to_the_one_before(
+    ending: list[Row],
+) -> None:
+    """The sender's clock went back. The receiver that runs would find it late; the next one takes it."""
+    taken = received("hub", "edge", "minutes", of=1)
+    again = [plan("edge", *EDGE, nonce=2), register(9, "edge", "minutes", nonce=2)]
+    rows = [*NAMES, plan("edge", *EDGE), plan("hub", *HUB), taken, progress("hub", ALERTS, 10_000), *ending]
+    assert bounds(fleet_of(*rows, again[0]), READINGS) == [10_000 - 3_660], "it has sent nothing"
+    assert bounds(fleet_of(*rows, *again), READINGS, 9) == [BEGINNING] * 2
+    heard = received("hub", "edge", "minutes", of=2)
+    assert bounds(fleet_of(*rows, *again, heard), 9) == [10_000 - 3_600]
+    assert bounds(fleet_of(*rows, *again, retire("edge", 2)), 9) == [10_000 - 3_600], "nothing more comes of it"
+
+
+@pytest.mark.parametrize("ending", [[], [end("hub")]])
 @pytest.mark.parametrize(
     "has_taken", [register(SENT, "edge", "minutes", by="hub"), received("hub", "edge", "minutes", of=1)]
 )
@@ -231,6 +246,28 @@ def test_a_start_of_which_only_others_have_spoken_is_over_when_a_later_one_speak
     rows = [*NAMES, plan("edge", *EDGE), register(9, "edge", "minutes", nonce=2, by="hub")]
     assert fleet_of(*rows).watermark(9) == BEGINNING
     assert fleet_of(*rows, register(10, "edge", "minutes", nonce=3)).watermark(9) == END_OF_TIME
+
+
+def test_the_order_in_which_shards_tell_of_starts_does_not_matter() -> None:
+    """The hub names the second start when the third has spoken already: nothing will come of it."""
+    rows = [*NAMES, plan("edge", *EDGE), register(10, "edge", "minutes", nonce=3)]
+    late = [*rows, register(9, "edge", "minutes", nonce=2, by="hub")]
+    assert fleet_of(*late).watermark(9) == END_OF_TIME
+    told = [plan("edge", *EDGE, nonce=3), plan("hub", *HUB), progress("hub", ALERTS, 10_000)]
+    heard = received("hub", "edge", "minutes", of=3)
+    assert bounds(fleet_of(*late, *told, heard), READINGS) == [10_000 - 3_660]
+
+
+def test_counts_of_different_disks_say_nothing_about_which_start_came_first() -> None:
+    """The old card's third start speaks late: the first of the new one, which the hub has named, is still to come. Once
+    that has spoken, nothing more is expected of the old card."""
+    old, new = 1 << 40, 2 << 40
+    rows = [*NAMES, register(9, "edge", "minutes", nonce=new + 1, by="hub")]
+    late = [*rows, register(10, "edge", "minutes", nonce=old + 3)]
+    assert fleet_of(*late).watermark(9) == BEGINNING
+    both = [*late, register(9, "edge", "minutes", nonce=new + 1)]
+    assert fleet_of(*both, register(11, "edge", "minutes", nonce=old + 4, by="hub")).watermark(11) == END_OF_TIME
+    assert fleet_of(*both, register(11, "edge", "minutes", nonce=new + 2, by="hub")).watermark(11) == BEGINNING
 
 
 def test_the_starts_of_a_reflashed_agent_are_told_apart_as_it_counts_them_itself() -> None:

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 from protocol.chunks import SEQ_BITS, read_deliveries, read_progress
-from protocol.ids import StreamId
+from protocol.ids import StreamId, disk_of
 from protocol.records import BEGINNING, END_OF_TIME, Gap
 from protocol.row import Row
 from protocol.wire.sections import Kind, decode_section
@@ -103,6 +103,8 @@ class Log:
         self.ended: set[Start] = set()
         self.taken_by: dict[str, set[tuple[int, str]]] = {}
         """The streams of starts of others of which an agent has taken, or named, tuples."""
+        self.spoken: dict[str, list[tuple[int, int]]] = {}
+        """Of each agent: the disks and epochs of starts that have spoken, in that order."""
         self.announced: dict[str, dict[int, int]] = {}
         """Starts of which only others have spoken so far, with their epochs: nobody knows what comes of them."""
         self.passed: set[Start] = set()
@@ -141,12 +143,15 @@ class Log:
                 epoch = own_count[0] if own_count else epoch  # as others know it
                 self.streams[number] = (agent, nonce, name)
                 self.taken_by.setdefault(row.agent, set()).add((nonce, name))
-                others = self.announced.setdefault(agent, {})
                 if agent == row.agent:
-                    self.passed |= {(agent, each) for each, at in others.items() if at <= epoch and each != nonce}
-                    self.announced[agent] = {each: at for each, at in others.items() if at > epoch and each != nonce}
+                    self.spoken.setdefault(agent, []).append((disk_of(nonce), epoch))
+                    self.announced.get(agent, {}).pop(nonce, None)
                 elif nonce not in self.starts.get(agent, []) and (agent, nonce) not in self.passed:
-                    others[nonce] = epoch
+                    self.announced.setdefault(agent, {})[nonce] = epoch
+                for each, at in list(self.announced.get(agent, {}).items()):
+                    if self._will_not_speak(agent, each, at):
+                        self.passed.add((agent, each))
+                        del self.announced[agent][each]
             case Kind.RECEIVED:
                 self.taken_by.setdefault(row.agent, set()).update((each.nonce, each.stream) for each in _records(row))
             case Kind.PLAN:
@@ -172,6 +177,12 @@ class Log:
             case Kind.END:
                 self.ended.add(start)
                 self.announced.get(row.agent, {}).pop(row.nonce, None)
+
+    def _will_not_speak(self, agent: str, nonce: int, epoch: int) -> bool:
+        """Whether a later start of the same disk has spoken, or one of another disk after some start of this one."""
+        spoken = self.spoken.get(agent, [])
+        of_disk = [at for disk, at in spoken if disk == disk_of(nonce)]
+        return bool(of_disk) and (epoch < max(of_disk) or spoken[-1][0] != disk_of(nonce))
 
     def _add_deliveries(self, data: bytes, before: Mapping[int, tuple[Bound, Bound]]) -> None:
         chunk = read_deliveries(data)
@@ -274,6 +285,27 @@ class Log:
             if is_sure:
                 found.sure.add(origin.id)
 
+    def went_back(self, sink: int, origin: int) -> bool:
+        """Whether a sink tuple comes from something that is older than an earlier start of its agent had promised, of a
+        later start whose clock had gone back: a receiver that runs finds such tuples late, but if it is killed among
+        them, its next start takes the rest."""
+        agent, nonce, name = self.streams[sink >> SEQ_BITS]
+        starts, others = self.starts[agent], self.starts.get(self.streams[origin >> SEQ_BITS][0], [])
+        earlier = starts[: starts.index(nonce)]
+        promised = [
+            min(self.progress.get(number, (-INFINITY, 0)))
+            for number, (of, start, stream) in self.streams.items()
+            if (of, stream) == (agent, name) and start in earlier
+        ]
+        ts = self._time_of(sink, origin)
+        is_later = self.streams[origin >> SEQ_BITS][1] in others[1:]
+        return is_later and any(ts < each < INFINITY for each in promised)
+
+    def _time_of(self, sink: int, origin: int) -> Bound:
+        resolved = self.resolve(sink)
+        known = self.deliveries.get(origin)
+        return known.ts if known is not None else resolved.sources.get(origin, INFINITY)
+
     # Labels
 
     def delays(self, agent: str, nonce: int, name: str, required: bool) -> dict[Place, int]:
@@ -336,13 +368,13 @@ class Log:
         if not starts:
             return INFINITY if any(name == agent for name, _ in self.retired) else -INFINITY
         newest = (agent, starts[-1])
-        if newest in self.retired:
+        if newest in self.retired and not (required and newest in self.passed):  # its next start has spoken since
             return INFINITY
         if newest in self.ended:
             return self._promised_before_it_stopped(*newest, sink, required)
         promise = self._promised(agent, starts[-1], sink, required)
-        if promise == INFINITY and (required or newest not in self.returned):
-            promise = self._promised_before_it_stopped(*newest, sink, required)
+        if required or newest not in self.returned:
+            promise = min(promise, self._promised_before_it_stopped(*newest, sink, required))
         if not required:
             for nonce in starts[:-1]:
                 if (agent, nonce) not in self.ended and (agent, nonce) not in self.returned:
@@ -354,7 +386,7 @@ class Log:
     ) -> Bound:
         """Of an agent that has ended, or is about to: as long as others send to it, it may start again and take what it
         has not taken. If it has come to the end of that, there is no more but of starts after the last one that it has
-        taken anything of."""
+        taken anything of; and what these send may be of any time."""
         found: Bound = INFINITY
         plan = self.plans[agent, nonce]
         for node in plan["nodes"]:
@@ -364,12 +396,18 @@ class Log:
             newest = self._newest(sender)
             if sender == agent or (newest is None and sender not in self.announced):
                 continue
+            is_new = may_be_older = False
             if newest is None or (sender, newest) in self.retired or sender in seen:
-                is_new = False
+                pass
             elif not required and self.returned.get((sender, newest)) == set():
-                is_new = False  # it has said something since it was retired, but promised nothing
+                pass  # it has said something since it was retired, but promised nothing
             else:
-                is_new = self._has_news(sender, node["parameters"]["stream"], agent)
+                stream = node["parameters"]["stream"]
+                news = self._news(sender, stream, agent)
+                may_be_older = any(
+                    (sender, each, stream) in self.streams.values() for each in news if each != self.starts[sender][0]
+                )
+                is_new = bool(news)
                 if (sender, newest) in self.ended:
                     is_new = is_new or any(
                         self._promised_before_it_stopped(sender, newest, each["name"], required, (*seen, agent))
@@ -383,19 +421,19 @@ class Log:
                 if stream in ((agent, nonce, sink), (agent, nonce, self._stream_of(plan, sink)))
             ]
             reached = min(self.progress.get(numbers[0], (-INFINITY, 0))) if numbers else -INFINITY
-            found = min(found, -INFINITY if reached == INFINITY and is_new else reached)
+            found = min(found, -INFINITY if may_be_older or (reached == INFINITY and is_new) else reached)
         return found
 
-    def _has_news(self, sender: str, stream: str, receiver: str) -> bool:
-        """Whether there is something for a receiver of starts after the last one that it has taken anything of."""
+    def _news(self, sender: str, stream: str, receiver: str) -> list[int]:
+        """The starts after the last one that a receiver has taken anything of, if there is something for it."""
         starts, taken = self.starts[sender], self.taken_by.get(receiver, set())
         last = max((place for place, nonce in enumerate(starts) if (nonce, stream) in taken), default=-1)
-        return any(
-            self._sends(sender, nonce, stream)
-            if nonce == starts[-1] and (sender, nonce) not in self.ended
-            else (sender, nonce, stream) in self.streams.values()
+        return [
+            nonce
             for nonce in starts[last + 1 :]
-        )
+            if (sender, nonce, stream) in self.streams.values()
+            or (nonce == starts[-1] and (sender, nonce) not in self.ended and self._sends(sender, nonce, stream))
+        ]
 
     def _sends(self, agent: str, nonce: int, stream: str) -> bool:
         """Whether the plan of a start has a Send, or is not known."""

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from collector.log import ShardWriter, log_id
 from collector.store import StoreUnavailable, open_store
 from protocol.graph import GraphBatch
-from spark_jobs.checkpoint import write_durably
+from spark_jobs.checkpoint import opened
 from threadline import spark
 from threadline.cli import app
 from threadline.spark import PatientWriter, parse_duration_s
@@ -101,11 +101,10 @@ def test_a_store_of_another_log_is_told(tmp_path: Path, options: list[str]) -> N
 
 
 def test_a_checkpoint_of_other_settings_is_told_before_spark_starts(tmp_path: Path, options: list[str]) -> None:
-    settings = f'{{"log": "{tmp_path / "log"}", "algorithm": "ank-1", "levels": 2, "buckets": 4, "partitions": 2}}'
-    (tmp_path / "checkpoint").mkdir()
-    write_durably(
-        tmp_path / "checkpoint" / "threadline.json", f'{{"format": 2, "settings": {settings}, "start": {{}}}}'
-    )
+    settings: dict[str, int | str] = {"log": str(tmp_path / "log"), "algorithm": "ank-1"}
+    settings |= {"levels": 2, "buckets": 4, "partitions": 2}
+    with opened(tmp_path / "checkpoint", settings, {}):
+        pass
     (tmp_path / "checkpoint" / "offsets").mkdir()
     refused(run(*options, "--levels", "3"), "made with --levels 2, not 3", "new --checkpoint", "new --store")
     refused(run(*options, "--algorithm", "ank-n"), "made with --algorithm ank-1, not ank-n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import threading
 from pathlib import Path
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
     from threadline.load.chain import Chain
 
 _MOST_S = 7 * 24 * 3600.0
+_MOST_RATE = 1e7
 _MOST_DEVICES = 20_000
-_DEVICES_OF_A_PROCESS = 250
 _HERE = ("broker", "gateway", "translator", "spark", "api")
 _TOLD = ("gateway", "translator", "spark")
 
@@ -32,9 +31,10 @@ def load(
             help="What all devices together say in a second: origins (query), tasks (workflow) or readings (light)."
             " With --find-max, what to begin with. As a rule 250 origins, 2 tasks or 0.2 readings of each device.",
             min=0.01,
+            max=_MOST_RATE,
         ),
     ] = None,
-    duration: Annotated[float, typer.Option(help="Seconds that they speak for.", min=0.1, max=_MOST_S)] = 30.0,
+    duration: Annotated[str, typer.Option(metavar="TIME", help="How long they speak: 30s, 5m, 1h.")] = "30s",
     profile: Annotated[
         str,
         typer.Option(
@@ -48,7 +48,7 @@ def load(
     find_max: Annotated[
         bool, typer.Option("--find-max", help="Find the highest rate that is sustained, step by step.")
     ] = False,
-    step: Annotated[float, typer.Option(help="--find-max: seconds for each rate.", min=8, max=3600)] = 20.0,
+    step: Annotated[str, typer.Option(metavar="TIME", help="--find-max: how long each rate lasts.")] = "20s",
     users: Annotated[
         int, typer.Option(help="So many users ask the API meanwhile (needs Locust).", min=0, max=10_000)
     ] = 0,
@@ -67,11 +67,14 @@ def load(
     when_full: Annotated[str, typer.Option(help="What a device does then: drop-oldest or block.")] = "drop-oldest",
     qos: Annotated[int, typer.Option(help="QoS of what devices publish.", min=0, max=2)] = 1,
     drain: Annotated[
-        float, typer.Option(help="Seconds that everything may take to arrive, once it comes no nearer.", min=1)
-    ] = 60.0,
+        str,
+        typer.Option(metavar="TIME", help="How long everything may take to arrive, once it comes no nearer."),
+    ] = "60s",
     connect: Annotated[
-        float | None,
-        typer.Option(help="Seconds that all devices may take to connect. As a rule 30, and 0.1 of each.", min=1),
+        str | None,
+        typer.Option(
+            metavar="TIME", help="How long all devices may take to connect. As a rule 30 s, and 0.1 s for each."
+        ),
     ] = None,
     gateway: Annotated[
         str | None, typer.Option(help="A gateway that runs, HOST:PORT: nothing is started here then.")
@@ -91,12 +94,15 @@ def load(
 
     The devices are real agents with real spools. Unless --gateway is given, broker, gateway, translator, Spark and API
     are started for them. Told are the time of callers, rates, how late results are visible, what each component costs,
-    and what was lost: if anything was, the exit code is 1. Ctrl-C ends it with what was measured so far.
+    and what was lost: if anything was, the exit code is 1. Ctrl-C ends it with what was measured so far. A TIME may be
+    a plain number of seconds, too.
     """
     from edge_agent.config import ConfigError, Settings
     from threadline.lab import ServiceFailed
+    from threadline.load.breakdown import Breakdown
+    from threadline.load.chain import Stopped
     from threadline.load.display import Display
-    from threadline.load.fleet import FleetFailed
+    from threadline.load.fleet import usual_processes
     from threadline.load.profiles import profile_named
     from threadline.load.questions import MISSING, is_installed
     from threadline.load.run import CannotLoad, LoadOptions, run
@@ -110,38 +116,51 @@ def load(
         fail(str(error))
     if users and not is_installed():
         fail(MISSING)
-    for option, file in (("--report", report), ("--json", json_file)):
-        if file is not None and not file.absolute().parent.is_dir():
-            fail(f"{option} {file}: there is no folder {file.parent}")
+    duration_s = _seconds("--duration", duration, 0.1, _MOST_S)
+    step_s = _seconds("--step", step, 8, 3600)
+    drain_s = _seconds("--drain", drain, 1, _MOST_S)
+    connect_s = 30.0 + devices / 10 if connect is None else _seconds("--connect", connect, 1, _MOST_S)
+    _try_outputs({"--report": report, "--json": json_file})
     if users and (without_spark if gateway is None else api is None):
         fail("there is no API to ask: give --api with --gateway, or leave out --without-spark")
+    if gateway is not None:
+        for option, is_given in (("--embedded", embedded), ("--without-spark", without_spark and not find_max)):
+            if is_given:
+                fail(f"{option} says how a chain is started, and goes without --gateway")
     running = _running(gateway, log, store, api, metrics or [], process or [])
+    if find_max and not without_spark and running is not None and not running.tells_how_far:
+        fail(
+            "--find-max has to know how far Spark is behind: give --store, or --metrics of translator and spark, or"
+            " --without-spark for the way to the log only"
+        )
     options = LoadOptions(
         profile=wanted,
         devices=devices,
         rate=devices * wanted.usual_rate if rate is None else rate,
-        duration_s=duration,
-        processes=min(devices, processes or max(os.cpu_count() or 1, -(-devices // _DEVICES_OF_A_PROCESS))),
+        duration_s=duration_s,
+        processes=min(devices, processes or usual_processes(devices)),
         find_max=find_max,
-        step_s=step,
+        step_s=step_s,
         users=users,
         settings=settings,
         folder=folder,
         embedded=embedded,
         with_spark=not without_spark,
         chain=running,
-        drain_s=drain,
-        connect_s=30.0 + devices / 10 if connect is None else connect,
+        drain_s=drain_s,
+        connect_s=connect_s,
     )
     stop = threading.Event()
-    _listen(stop)
+    signals = _listen(stop)
     try:
         with Display(options) as display:
             outcome = run(options, stop, display)
     except CannotLoad as error:
         fail(str(error))
-    except (ServiceFailed, FleetFailed) as error:
+    except (ServiceFailed, Breakdown) as error:
         fail(str(error), 1)
+    except Stopped:
+        fail("stopped before anything was measured", 128 + signals[0])
     for line in lines(outcome):
         print_line(line)
     if json_file is not None:
@@ -151,6 +170,33 @@ def load(
 
         _write("--report", report, page(outcome))
     raise typer.Exit(0 if outcome.is_whole else 1)
+
+
+def _seconds(option: str, text: str, least: float, most: float) -> float:
+    """What an option says of a time, or the end with a line about it."""
+    from threadline.durations import parse_duration_s
+
+    try:
+        found = parse_duration_s(text)
+    except ValueError as error:
+        fail(f"{option} {error}")
+    if not least <= found <= most:
+        fail(f"{option} {text} is not between {least:g} s and {most:g} s")
+    return found
+
+
+def _try_outputs(files: dict[str, Path | None]) -> None:
+    """Whoever has waited for a run to end should not be told then that its figures have no place."""
+    from threadline.load.output_file import CannotWrite, try_output
+
+    given = {option: file for option, file in files.items() if file is not None}
+    if len({file.absolute().resolve() for file in given.values()}) < len(given):
+        fail(f"{' and '.join(given)} are the same file")
+    for option, file in given.items():
+        try:
+            try_output(file)
+        except CannotWrite as error:
+            fail(f"{option} {error}")
 
 
 def _running(
@@ -172,7 +218,7 @@ def _running(
         fail(f"--log {log} is no folder")
     if store is not None:
         try:
-            open_store(store)
+            open_store(store).reader().close()
         except StoreError as error:
             fail(f"--store {error}")
     if api is not None and not api.startswith(("http://", "https://")):
@@ -195,20 +241,25 @@ def _named(option: str, text: str, names: tuple[str, ...]) -> tuple[str, str]:
     return name, value
 
 
-def _listen(stop: threading.Event) -> None:
-    """The first signal ends the run with what was measured; the second one does not wait for it."""
+def _listen(stop: threading.Event) -> list[int]:
+    """The first signal ends the run with what was measured; the second one does not wait for it. All that came."""
+    came: list[int] = []
 
     def signalled(number: int, _: FrameType | None) -> None:
+        came.append(number)
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signalled)
+    return came
 
 
 def _write(option: str, file: Path, text: str) -> None:
+    from threadline.load.output_file import CannotWrite, write_output
+
     try:
-        file.write_text(text)
-    except OSError as error:
-        fail(f"{option} {file} cannot be written: {error.strerror}", 1)
+        write_output(file, text)
+    except CannotWrite as error:
+        fail(f"{option} {error}", 1)

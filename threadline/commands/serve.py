@@ -35,7 +35,7 @@ def serve(
         float,
         typer.Option(
             metavar="HOURS",
-            help="How often to look through the whole store, when the machine is idle; 0: never.",
+            help="How often to look through the whole store, while others go first; 0: never.",
             min=0,
             max=24 * 366,
         ),

@@ -6,6 +6,7 @@ tell their metrics.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -22,8 +23,14 @@ from threadline.lab import (
     free_port,
     mqtt_broker,
 )
+from threadline.load.breakdown import Breakdown
 
 GATEWAY, BROKER, TRANSLATOR, SPARK, API = "gateway", "broker", "translator", "spark", "api"
+_LOOK_S = 0.02
+
+
+class Stopped(RuntimeError):
+    """Nobody wants to wait for the start any longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +44,20 @@ class Chain:
     processes: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, str] = field(default_factory=dict)
     check: Callable[[], None] = lambda: None
-    """ServiceFailed if something of it has ended."""
+    """Breakdown if something of it has ended."""
+
+    @property
+    def tells_how_far(self) -> bool:
+        """Whether it can be seen how far Spark is: by its results, or by what it and the translator count."""
+        return self.store is not None or {TRANSLATOR, SPARK} <= self.metrics.keys()
 
 
 @contextmanager
-def started(folder: Path, *, embedded: bool, with_spark: bool) -> Iterator[Chain]:
-    """The whole chain in a folder, on free ports, until the end of the block. Nothing may have started a thread yet."""
+def started(
+    folder: Path, *, embedded: bool, with_spark: bool, is_stopping: Callable[[], bool] = lambda: False
+) -> Iterator[Chain]:
+    """The whole chain in a folder, on free ports, until the end of the block. Nothing may have started a thread yet.
+    Stopped if it is told to stop before all of it runs."""
     broker = mqtt_broker(folder, embedded)
     gateway = GatewayService(folder, broker)
     addresses = {name: f"127.0.0.1:{free_port()}" for name in (TRANSLATOR, SPARK)}
@@ -53,15 +68,15 @@ def started(folder: Path, *, embedded: bool, with_spark: bool) -> Iterator[Chain
     if with_spark:
         services |= {SPARK: spark, API: api}
     with ExitStack() as stack:
-        for service in services.values():
+        for name, service in services.items():
             stack.callback(_end, service)
-            service.start(apart=True)
+            _start(name, service, is_stopping)
 
         def check() -> None:
             for name, service in services.items():
                 code = service.process.poll() if service.process is not None else None
                 if code is not None:
-                    raise ServiceFailed(f"{name} ended with {code}:\n{service.tail()}")
+                    raise Breakdown.died(name, code, service.output().splitlines())
 
         metrics = {GATEWAY: f"127.0.0.1:{gateway.metrics_port}", TRANSLATOR: addresses[TRANSLATOR]}
         if with_spark:
@@ -75,6 +90,20 @@ def started(folder: Path, *, embedded: bool, with_spark: bool) -> Iterator[Chain
             metrics=metrics,
             check=check,
         )
+
+
+def _start(name: str, service: Service, is_stopping: Callable[[], bool]) -> None:
+    """Until it is ready, or nobody wants to wait for that: Spark takes its time."""
+    process = service.launch(apart=True)
+    give_up = time.monotonic() + service.start_s
+    while not service.is_ready():
+        if is_stopping():
+            raise Stopped
+        if (code := process.poll()) is not None:
+            raise Breakdown.died(name, code, service.output().splitlines())
+        if time.monotonic() > give_up:
+            raise Breakdown(name, f"is not ready after {service.start_s:.0f} s", log=service.output().splitlines())
+        time.sleep(_LOOK_S)
 
 
 def _end(service: Service) -> None:

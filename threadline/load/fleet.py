@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Self
 
+from threadline.load.breakdown import Breakdown
 from threadline.load.histogram import Histogram
 from threadline.load.profiles import Profile, Said
 from threadline.load.worker import total
@@ -20,10 +22,14 @@ from threadline.load.worker import total
 _LOOK_S = 0.1
 _END_S = 10.0  # beyond what the agents have for their goodbye
 _END_OF_EACH_S = 0.2
+_DEVICES_OF_A_PROCESS = 250
+_NOBODY_S = 10.0
+_WHO = "a process with devices"
 
 
-class FleetFailed(RuntimeError):
-    """A process with devices ended or does not answer; the text ends with the last lines of its log."""
+def usual_processes(devices: int) -> int:
+    """One per core, and more if they would have too many devices each."""
+    return min(devices, max(os.cpu_count() or 1, -(-devices // _DEVICES_OF_A_PROCESS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +40,6 @@ class DeviceEnd:
     nonce: int
     said: Said
     left: int
-    unwritten: int
-    dropped: int
 
 
 @dataclass(slots=True)
@@ -43,6 +47,8 @@ class FleetState:
     """All devices at one moment."""
 
     said: Said = field(default_factory=Said)
+    told: list[tuple[float, Said]] = field(default_factory=list)
+    """What each process had said, and when: on the clock of `time.monotonic`, which is the same for all processes."""
     connected: int = 0
     sums: Counter[str] = field(default_factory=Counter)
     missed: int = 0
@@ -60,13 +66,14 @@ class Fleet:
         folder.mkdir(parents=True, exist_ok=True)
         names = [(number, f"{prefix}-{number}") for number in range(devices)]
         self._workers: list[_Worker] = []
-        self._order = {"profile": profile.name, "folder": str(folder), "settings": settings}
+        self._order: dict[str, Any] = {"profile": profile.name, "folder": str(folder), "settings": settings}
         self._parts = [names[place::processes] for place in range(processes)]
         self._folder = folder
 
     def __enter__(self) -> Self:
         for place, names in enumerate(self._parts):
-            self._workers.append(_Worker({**self._order, "devices": names}, self._folder / f"devices-{place}.log"))
+            order = {**self._order, "devices": names, "phase": (place + 0.5) / len(self._parts)}
+            self._workers.append(_Worker(order, self._folder / f"devices-{place}.log"))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -82,13 +89,24 @@ class Fleet:
         """Agents and nonces of all devices that were started."""
         return [start for worker in self._workers for start in worker.starts]
 
-    def wait_ready(self, give_up: float, is_stopping: threading.Event) -> bool:
-        """Until all devices are connected; False if they are not in time, or if nobody wants to wait any longer."""
-        while not is_stopping.is_set() and time.monotonic() < give_up:
+    def wait_ready(self, timeout_s: float, look: Callable[[], None]) -> bool:
+        """Until all devices are connected; False if they are not in time. Breakdown if not even one of them finds
+        anybody to connect to. Whoever does not want to wait any longer raises something in `look`."""
+        begun = time.monotonic()
+        all_started: float | None = None
+        while (now := time.monotonic()) < begun + timeout_s:
+            look()
             self.check()
-            if self.state().connected == self.devices:
+            if (connected := self.state().connected) == self.devices:
                 return True
+            if all_started is None and all(worker.now for worker in self._workers):
+                all_started = now
+            if not connected and all_started is not None and now > all_started + _NOBODY_S:
+                break
             time.sleep(_LOOK_S)
+        if not self.state().connected:
+            none = f"none of {self.devices} devices was connected within {time.monotonic() - begun:.0f} s"
+            raise Breakdown("nobody", f"answers at {self._order['settings']['gateway']}", none)
         return False
 
     def set_rate(self, per_s: float) -> None:
@@ -97,7 +115,7 @@ class Fleet:
             worker.tell({"rate": per_s / self.profile.per_step * len(names) / self.devices})
 
     def check(self) -> None:
-        """FleetFailed if a process has ended too early."""
+        """Breakdown if a process has ended too early."""
         for worker in self._workers:
             worker.check()
 
@@ -105,7 +123,8 @@ class Fleet:
         """As it was told last."""
         found = FleetState()
         told = [worker.now for worker in self._workers if worker.now]
-        found.said = total(Said(**each["said"]) for each in told)
+        found.told = [(each["at"], Said(**each["said"])) for each in told]
+        found.said = total(said for _, said in found.told)
         for each in told:
             found.connected += each["states"].get("connected", 0)
             found.sums.update(each["sums"])
@@ -159,9 +178,11 @@ class _Worker:
             pass
 
     def check(self) -> None:
-        if self._ended is None and self.process.poll() is not None:
-            lines = self._log.read_text(errors="replace").splitlines()[-15:]
-            raise FleetFailed("\n".join([f"a process with devices ended with {self.process.returncode}:", *lines]))
+        if self._ended is not None or self.process.poll() is None:
+            return
+        self._reader.join()  # its last words may still be on their way
+        if self._ended is None:
+            raise Breakdown.died(_WHO, self.process.returncode, self._log.read_text(errors="replace").splitlines())
 
     def take_caller_us(self) -> Histogram:
         with self._lock:
@@ -173,7 +194,7 @@ class _Worker:
         while self._ended is None:
             self.check()
             if time.monotonic() > give_up:
-                raise FleetFailed("a process with devices does not stop")
+                raise Breakdown(_WHO, "does not stop")
             time.sleep(_LOOK_S / 4)
         self.process.wait(_END_S)
         return self._ended

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -22,8 +23,8 @@ _NO_KEY = -1
 
 
 class Arrivals:
-    """Follows what these starts of agents tell, in a thread of its own. Tasks only if asked for: they are looked for
-    agent by agent."""
+    """Follows what these starts of agents tell from now on, in a thread of its own. Tasks only if asked for: they are
+    looked for agent by agent."""
 
     def __init__(self, store: str, starts: Iterable[tuple[str, int]], with_tasks: bool) -> None:
         self._path = open_store(store).path
@@ -31,7 +32,7 @@ class Arrivals:
         self._done = threading.Event()
         self._lock = threading.Lock()
         self._late_ms = Histogram()
-        self._row = 0
+        self._row = _feed_end(self._path)
         self._is_ours: dict[int, bool] = {}
         self._keys = dict.fromkeys(self._starts, _NO_KEY) if with_tasks else {}
         self.seen = 0
@@ -59,10 +60,14 @@ class Arrivals:
         while not self._done.wait(_EVERY_S):
             try:
                 reader = reader or StoreReader(self._path)
-                found = self._results(reader) + self._tasks(reader)
-            except StoreError:  # it is not there yet, or busy
+                results, row = self._results(reader)
+                tasks, keys = self._tasks(reader)
+            except StoreError:  # it is not there yet, or busy: what was read is read again
                 continue
             now_ms = time.time_ns() // 1_000_000
+            found = results + tasks
+            self._row = row
+            self._keys |= keys
             with self._lock:
                 self.seen += len(found)
                 for captured_ms in found:
@@ -71,10 +76,11 @@ class Arrivals:
         if reader is not None:
             reader.close()
 
-    def _results(self, reader: StoreReader) -> list[int]:
-        """When those were captured that are new in the graph."""
+    def _results(self, reader: StoreReader) -> tuple[list[int], int]:
+        """When those were captured that are new in the graph, and up to which row of the feed that is."""
         found: list[int] = []
-        for row, (ids, times) in reader.told(ChangeKind.SINK, self._row):
+        told = reader.told(ChangeKind.SINK, self._row)
+        for _, (ids, times) in told:
             streams = ids >> SEQ_BITS
             new = [each for each in np.unique(streams).tolist() if each not in self._is_ours]
             names = reader.stream_names(new)
@@ -82,13 +88,23 @@ class Arrivals:
                 self._is_ours[each] = each in names and names[each][:2] in self._starts
             ours = np.fromiter(map(self._is_ours.__getitem__, streams.tolist()), bool, len(streams))
             found += times[ours].tolist()
-            self._row = row
-        return found
+        return found, told[-1][0] if told else self._row
 
-    def _tasks(self, reader: StoreReader) -> list[int]:
+    def _tasks(self, reader: StoreReader) -> tuple[list[int], dict[tuple[str, int], int]]:
+        """When those have begun that are new, and the last of them of each start."""
         found: list[int] = []
+        keys: dict[tuple[str, int], int] = {}
         for start, last in self._keys.items():
             for key, begun_ms, _ in reader.tasks_after(*start, last):
-                self._keys[start] = key
+                keys[start] = key
                 found.append(begun_ms)
-        return found
+        return found, keys
+
+
+def _feed_end(path: Path) -> int:
+    """Behind all that others have told; a store that is not there yet has nothing of theirs."""
+    try:
+        with StoreReader(path) as reader:
+            return reader.feed_end().row
+    except StoreError:
+        return 0

@@ -1,18 +1,25 @@
 """What people ask the API, for Locust: what is new, what a result came from, what a reading touched, and all live.
 
-`threadline load --users N` runs it; by itself: `locust --locustfile threadline/load/locustfile.py --host URL`.
+`threadline load --users N` runs it; by itself: `locust --locustfile threadline/load/locustfile.py --host URL`. In the
+first case the environment names a file for what was asked, which is there from the moment on when users are.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import time
+from pathlib import Path
 from random import Random
 from typing import Any
 
-from locust import HttpUser, between, task
+from locust import HttpUser, between, events, task
+from locust.env import Environment
+from requests import RequestException
 
 _FOLLOWED_S = 5.0
 _RECENT = 50
+_MOST_ERRORS = 5
 _RANDOM = Random()
 
 
@@ -56,11 +63,17 @@ class Analyst(HttpUser):
     def _ask(self, path: str, name: str, **parameters: Any) -> dict[str, Any]:
         """An answer; what is none is counted as a failure, and is empty."""
         with self.client.get(path, params=parameters, name=name, catch_response=True) as answer:
+            if answer.error is not None:  # nobody is there: Locust counts that
+                return {}
             if not answer.ok:
                 answer.failure(f"{answer.status_code} {answer.text[:200]}")
                 return {}
-            found: dict[str, Any] = answer.json()
-            return found
+            try:
+                found: dict[str, Any] = answer.json()
+            except RequestException:
+                answer.failure(f"not JSON: {answer.text[:200]}")
+                return {}
+        return found
 
 
 class Follower(HttpUser):
@@ -73,10 +86,48 @@ class Follower(HttpUser):
     def stream(self) -> None:
         begun = time.monotonic()
         with self.client.get("/v1/graph/stream", name="stream", stream=True, catch_response=True) as answer:
+            if answer.error is not None:
+                return
             if not answer.ok:
                 answer.failure(str(answer.status_code))
                 return
             answer.success()
-            for _ in answer.iter_lines():
-                if time.monotonic() > begun + _FOLLOWED_S:
-                    return
+            try:
+                for _ in answer.iter_lines():
+                    if time.monotonic() > begun + _FOLLOWED_S:
+                        return
+            except RequestException as error:
+                answer.failure(f"broken off: {type(error).__name__}")
+
+
+def _tell(environment: Environment, **_: Any) -> None:
+    """What was asked so far, and since when."""
+    stats, runner = environment.stats, environment.runner
+    assert runner is not None
+    errors = [(each.occurrences, each.to_name()) for each in stats.errors.values()]
+    errors += [(each["count"], each["msg"]) for each in runner.exceptions.values()]
+    told = {
+        "begun": stats.total.start_time,
+        "questions": [
+            {
+                "name": each.name,
+                "requests": each.num_requests,
+                "failures": each.num_failures,
+                "p50_ms": each.get_response_time_percentile(0.5),
+                "p95_ms": each.get_response_time_percentile(0.95),
+                "p99_ms": each.get_response_time_percentile(0.99),
+                "most_ms": each.max_response_time,
+            }
+            for each in stats.entries.values()
+        ],
+        "errors": [f"{count} times {text}" for count, text in sorted(errors, reverse=True)[:_MOST_ERRORS]],
+    }
+    file = Path(os.environ["THREADLINE_ASKED"])
+    new = file.with_suffix(".new")
+    new.write_text(json.dumps(told))
+    new.replace(file)
+
+
+if "THREADLINE_ASKED" in os.environ:
+    events.test_start.add_listener(_tell)  # type: ignore[no-untyped-call]
+    events.test_stop.add_listener(_tell)  # type: ignore[no-untyped-call]

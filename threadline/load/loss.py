@@ -2,16 +2,17 @@
 
 Of every device the log must hold each result, reading and event once and in order, with as many origins as it said;
 the graph must hold each result with all its origins, and each task from its begin to its end. What is missing is lost,
-also if a Gap names it: the Gap only says why.
+also if a Gap names it: the Gap only says why. Only if a device has not sent everything yet, and gave up nothing, it may
+still be there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from collector.log import LogReader
+from collector.log import FIRST, LogReader, Position, SegmentRemoved
 from collector.store import StoreReader, open_store
 from protocol.chunks import SEQ_BITS, Numbers, read_deliveries, read_sources
 from protocol.ids import StreamId
@@ -21,6 +22,7 @@ from protocol.wire.columns import Reader
 from protocol.wire.sections import Kind, decode_section
 from threadline.load.fleet import DeviceEnd
 from threadline.load.profiles import RESULTS, Said
+from threadline.load.worker import total
 
 Start = tuple[str, int]
 """Of an agent: its name and nonce."""
@@ -37,10 +39,18 @@ class Loss:
     said: int
     found: int
     gaps: tuple[str, ...] = ()
+    left: int = 0
+    """Batches that the device still has."""
+
+    @property
+    def may_arrive(self) -> bool:
+        """Whether it is with the device, as far as one can tell."""
+        return bool(self.left) and not self.gaps and self.found < self.said
 
     def __str__(self) -> str:
         text = f"{self.agent}: {self.found} of {self.said} {self.what} are in the {self.where}"
-        return f"{text} ({'; '.join(self.gaps)})" if self.gaps else text
+        notes = [*self.gaps, *([f"it still has {self.left} batches"] if self.left else [])]
+        return f"{text} ({'; '.join(notes)})" if notes else text
 
 
 @dataclass(slots=True)
@@ -97,16 +107,31 @@ def _told(gap: Gap) -> str:
     return ", ".join(parts)
 
 
-def held_by_log(folder: Path, starts: Iterable[Start]) -> dict[Start, Held]:
-    """What the log has of each of them."""
+def log_ends(folder: Path) -> dict[int, Position]:
+    """Where each shard of the log ends now."""
+    reader = LogReader(folder)
+    return {shard: reader.end(shard) for shard in reader.shards()}
+
+
+def held_by_log(folder: Path, begins: Mapping[int, Position], starts: Iterable[Start]) -> dict[Start, Held]:
+    """What the log has of each of them, behind these places: SegmentRemoved if not all of that is there any more."""
     found = {start: Held() for start in starts}
     reader = LogReader(folder)
     for shard in reader.shards():
-        for row in reader.rows(shard, reader.start(shard), reader.end(shard)):
+        for row in reader.rows(shard, begins.get(shard, FIRST), reader.end(shard)):
             held = found.get((row.agent, row.nonce))
             if held is not None:
                 held.add(row)
     return found
+
+
+def unreadable(where: str, ends: Sequence[DeviceEnd], error: Exception) -> Loss:
+    """Nobody can say what has arrived, so all of it counts as lost."""
+    said = total(end.said for end in ends)
+    why = f"it cannot be read: {error}"
+    if isinstance(error, SegmentRemoved):
+        why += "; let nobody remove segments (--remove-segments-after) while devices are counted"
+    return Loss("all devices", where, "records", said.results + said.readings + said.events, 0, (why,))
 
 
 def lost_before_log(ends: Sequence[DeviceEnd], held: dict[Start, Held]) -> Iterator[Loss]:
@@ -116,7 +141,7 @@ def lost_before_log(ends: Sequence[DeviceEnd], held: dict[Start, Held]) -> Itera
         for what in ("results", "origins", "readings", "events"):
             said, found = getattr(end.said, what), getattr(of_log.said, what)
             if said != found:
-                yield Loss(end.agent, "log", what, said, found, tuple(of_log.gaps))
+                yield Loss(end.agent, "log", what, said, found, tuple(of_log.gaps), end.left)
         for text in of_log.disorder:
             yield Loss(end.agent, "log in order", "records", 1, 0, (text,))
 
@@ -134,7 +159,7 @@ def lost_before_graph(ends: Sequence[DeviceEnd], store: str) -> Iterator[Loss]:
             ("ends of tasks", end.said.tasks, ended),
         ):
             if said != held:
-                yield Loss(end.agent, "graph", what, said, held)
+                yield Loss(end.agent, "graph", what, said, held, left=end.left)
 
 
 def held_by_store(reader: StoreReader, ends: Sequence[DeviceEnd]) -> dict[Start, tuple[int, int, int, int]]:

@@ -15,13 +15,20 @@ _MOST_POINTS = 600
 _LETTER = 6.6  # of the legend's font
 
 
-def plot(title: str, unit: str, lines: Mapping[str, Points], spans: Sequence[tuple[float, float]] = ()) -> str:
-    """A picture of some lines; x is seconds. Spans of x are shaded. Nothing if there is no line."""
+def plot(
+    title: str,
+    unit: str,
+    lines: Mapping[str, Points],
+    spans: Sequence[tuple[float, float]] = (),
+    x_range: tuple[float, float] | None = None,
+) -> str:
+    """A picture of some lines; x is seconds, from the first to the last point unless a range is given. Spans of x are
+    shaded. Nothing if there is no line."""
     shown = {name: _thinned(points) for name, points in lines.items() if points}
     if not shown:
         return ""
     every = [point for points in shown.values() for point in points]
-    least_x, most_x = min(x for x, _ in every), max(x for x, _ in every)
+    least_x, most_x = x_range or (min(x for x, _ in every), max(x for x, _ in every))
     step_x, step_y = _round_step(most_x - least_x), _round_step(max(y for _, y in every))
     top = step_y * max(1, math.ceil(max(y for _, y in every) / step_y))
 

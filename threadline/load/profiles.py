@@ -64,6 +64,11 @@ class Profile:
     plan: PlanDocument | None
     device: Callable[[Agent, int], Device]
 
+    @property
+    def one(self) -> str:
+        """Of its unit."""
+        return self.unit.removesuffix("s")
+
 
 def _plan(name: str) -> PlanDocument:
     window: JSON = {"kind": "time", "size_ms": _WINDOW_MS, "advance_ms": _WINDOW_MS, "offset_ms": 0}

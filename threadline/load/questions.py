@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from importlib.util import find_spec
 from pathlib import Path
 from signal import SIGINT
-from typing import Any
+from typing import Self
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
 
+_ANSWER_S = 5.0
 _STOP_S = 15.0
 MISSING = "locust is not installed, and asks the API for --users: install threadline[bench], or leave it out"
+
+
+class NoApi(RuntimeError):
+    """Nobody answers there, or somebody else."""
 
 
 @dataclass(slots=True)
@@ -25,6 +33,7 @@ class Question:
     requests: int
     failures: int
     per_s: float
+    """In the time in which users were there."""
     p50_ms: float
     p95_ms: float
     p99_ms: float
@@ -33,85 +42,78 @@ class Question:
 
 @dataclass(slots=True)
 class Asked:
-    """All questions, and what went wrong."""
+    """All questions, and what went wrong. They are told when the users have ended."""
 
     users: int
     questions: list[Question] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
     @property
-    def failures(self) -> int:
-        return sum(each.failures for each in self.questions)
-
-
-@dataclass(slots=True)
-class Asking:
-    """Those who ask; `result` is there when they have ended."""
-
-    result: Asked | None = None
+    def was_answered(self) -> bool:
+        """Whether anybody has got an answer at all."""
+        return any(each.requests > each.failures for each in self.questions)
 
 
 def is_installed() -> bool:
     return find_spec("locust") is not None
 
 
-@contextmanager
-def asking(api: str | None, users: int, folder: Path) -> Iterator[Asking]:
-    """So many users ask an API until the end of the block."""
-    found = Asking()
-    if not users or api is None:
-        yield found
-        return
-    told = folder / "asked.json"
-    log = folder / "locust.log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "locust", "--locustfile", str(Path(__file__).with_name("locustfile.py"))),
-                *("--headless", "--users", str(users), "--spawn-rate", str(users), "--host", api),
-                *("--json-file", str(told.with_suffix("")), "--only-summary", "--stop-timeout", "2"),
-                *("--exit-code-on-error", "0"),
-            ],
-            stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+def check_api(api: str) -> None:
+    """NoApi if there is none to ask."""
     try:
-        yield found
-    finally:
-        process.send_signal(SIGINT)
+        with urlopen(f"{api.rstrip('/')}/healthz", timeout=_ANSWER_S):
+            return
+    except HTTPError as error:
+        raise NoApi(f"{api}/healthz answers {error.code}: that is no API of ours") from error
+    except (OSError, HTTPException, ValueError) as error:
+        why = error.reason if isinstance(error, URLError) else error
+        raise NoApi(f"nobody answers at {api}: {getattr(why, 'strerror', None) or why}") from error
+
+
+class Users:
+    """So many, in a process of their own."""
+
+    def __init__(self, api: str, users: int, folder: Path) -> None:
+        self.asked = Asked(users)
+        self._told = folder / "asked.json"
+        self._log = folder / "locust.log"
+        with self._log.open("wb") as out:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "locust", "--locustfile", str(Path(__file__).with_name("locustfile.py"))),
+                    *("--headless", "--users", str(users), "--spawn-rate", str(users), "--host", api),
+                    *("--only-summary", "--stop-timeout", "2", "--exit-code-on-error", "0"),
+                ],
+                stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True,
+                env={**os.environ, "THREADLINE_ASKED": str(self._told)},
+            )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop them, and read what they tell."""
+        stopped = time.time()
+        self._process.send_signal(SIGINT)
         try:
-            process.wait(_STOP_S)
+            self._process.wait(_STOP_S)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-    found.result = _read(users, told, log)
+            self._process.kill()
+            self._process.wait()
+        self._read(stopped)
 
+    @property
+    def have_begun(self) -> bool:
+        """Or never will."""
+        return self._told.exists() or self._process.poll() is not None
 
-def _read(users: int, told: Path, log: Path) -> Asked:
-    if not told.exists():
-        lines = log.read_text(errors="replace").splitlines()[-5:]
-        return Asked(users, errors=["locust has told nothing:", *lines])
-    return Asked(users, [_question(each) for each in json.loads(told.read_text())])
-
-
-def _question(told: dict[str, Any]) -> Question:
-    times = {float(ms): count for ms, count in told["response_times"].items()}
-    elapsed_s = max(told["last_request_timestamp"] - told["start_time"], 1e-3)
-    return Question(
-        name=told["name"],
-        requests=told["num_requests"],
-        failures=told["num_failures"],
-        per_s=told["num_requests"] / elapsed_s,
-        p50_ms=_at(times, 0.5),
-        p95_ms=_at(times, 0.95),
-        p99_ms=_at(times, 0.99),
-        most_ms=told["max_response_time"] or 0.0,
-    )
-
-
-def _at(times: dict[float, int], share: float) -> float:
-    left = sum(times.values()) * share
-    for ms in sorted(times):
-        left -= times[ms]
-        if left <= 0:
-            return ms
-    return 0.0
+    def _read(self, stopped: float) -> None:
+        asked = self.asked
+        if not self._told.exists():
+            lines = self._log.read_text(errors="replace").splitlines()[-5:]
+            asked.errors = ["locust has told nothing:", *lines]
+            return
+        told = json.loads(self._told.read_text())
+        at_work_s = max(stopped - told["begun"], 1e-3)
+        asked.questions = [Question(**each, per_s=each["requests"] / at_work_s) for each in told["questions"]]
+        asked.errors = told["errors"] if asked.was_answered else [*told["errors"], "nobody was answered"]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 
-from threadline.load.chain import GATEWAY, SPARK, TRANSLATOR
+from threadline.load.chain import GATEWAY, TRANSLATOR
+from threadline.load.flows import BATCHES, PUBLISHES, logged, stored
+from threadline.load.loss import Loss
 from threadline.load.plots import Points, plot
 from threadline.load.run import Outcome
-from threadline.load.summary import components, rates
+from threadline.load.summary import asked_for, components, is_short, left, rates
 from threadline.load.watch import Sample
 
 _STYLE = """
@@ -18,7 +20,7 @@ body { font: 15px/1.45 system-ui, sans-serif; max-width: 1340px; margin: 2em aut
   background: var(--back); color: var(--front); }
 table { border-collapse: collapse; margin: .5em 0 1.5em; }
 th, td { padding: .2em .8em .2em 0; text-align: right; border-bottom: 1px solid var(--soft); vertical-align: top; }
-th:first-child, td:first-child, td.text { text-align: left; }
+th:first-child, td:first-child, .text td { text-align: left; }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); gap: 1em; }
 svg { width: 100%; background: var(--back); }
 svg text { font: 11px system-ui, sans-serif; fill: var(--front); }
@@ -45,6 +47,8 @@ def page(outcome: Outcome) -> str:
             f"<title>threadline load: {escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>",
             f"<h1>threadline load: {escape(title)}</h1>",
             *_verdict(outcome),
+            "<h2>What was run</h2>",
+            table(["", ""], [[name, value] for name, value in asked_for(outcome).items()], "text"),
             *_figures(outcome),
             '<h2>Course</h2>\n<div class="plots">',
             *(picture for picture in plots(outcome) if picture),
@@ -60,20 +64,32 @@ def _verdict(outcome: Outcome) -> Iterable[str]:
     yield f"<p>{outcome.connected} of {outcome.options.devices} devices were connected.</p>"
     if outcome.was_stopped:
         yield "<p>It was stopped early: all figures are of what was measured so far.</p>"
-    if not outcome.checked:
-        yield "<p>Losses were not looked for: there is no log to look into.</p>"
-    elif outcome.losses or outcome.left:
-        yield '<p class="lost">Not everything that was said has arrived:</p>\n<ul>'
-        yield from (f"<li>{escape(str(loss))}</li>" for loss in outcome.losses)
-        if outcome.left:
-            yield f"<li>{outcome.left} batches are still with the devices</li>"
-        yield "</ul>"
-    else:
+    if is_short(outcome):
+        yield '<p class="lost">The devices said less than was asked for.</p>'
+    if outcome.failure is not None:
+        yield f'<p class="lost">It could not be brought to its end:</p>\n<pre>{escape(outcome.failure)}</pre>'
+        yield "<p>Losses were not looked for: all figures are of what was measured until then.</p>"
+    elif not outcome.checked:
+        yield "<p>Losses were not looked for: there is neither a log nor a store to look into.</p>"
+    elif not outcome.losses and not outcome.left:
         yield f"<p>Nothing was lost: all that was said is in the {' and in the '.join(outcome.checked)}.</p>"
+    if outcome.lost:
+        yield '<p class="lost">Lost:</p>'
+        yield from _list(outcome.lost)
+    if outcome.left:
+        yield f'<p class="lost">Not arrived, still with the devices: {escape(left(outcome))}</p>'
+        yield from _list(outcome.delayed)
     if outcome.highest is not None:
         yield f"<p>Highest sustained rate: {outcome.highest.rate:,.0f} {outcome.options.profile.unit}/s.</p>"
     if outcome.bottleneck is not None:
         yield f"<p>First bottleneck: {outcome.bottleneck.component} ({escape(outcome.bottleneck.why)}).</p>"
+
+
+def _list(losses: Sequence[Loss]) -> Iterable[str]:
+    if losses:
+        yield "<ul>"
+        yield from (f"<li>{escape(str(each))}</li>" for each in losses)
+        yield "</ul>"
 
 
 def _figures(outcome: Outcome) -> Iterable[str]:
@@ -89,11 +105,14 @@ def _figures(outcome: Outcome) -> Iterable[str]:
         if times.count:
             rows.append([what, f"{times.count:,}", *(f"{figures[name] or 0:,.1f} {unit}" for name in names)])
     yield table(["", "times", *names], rows)
+    if outcome.missed:
+        missed = f"{outcome.missed:,} {profile.unit} were missed"
+        yield f"<p>{missed}: the processes of the devices were too slow for them.</p>"
     yield "<h2>Rates</h2>"
     yield table(["", "per second"], [[name, f"{per_s:,.1f}"] for name, per_s in rates(outcome).items()])
     yield "<h2>Cost</h2>"
     yield table(
-        ["", "cores", "CPU s", f"CPU us per {profile.unit}", "most memory, MB", "most RSS, MB"],
+        ["", "cores", "CPU s", f"CPU us per {profile.one}", "most memory, MB", "most RSS, MB"],
         [
             [
                 *(name, f"{used['cores']:.2f}", f"{used['cpu_s']:.1f}", f"{used['core_us_per_unit'] or 0:.2f}"),
@@ -106,38 +125,42 @@ def _figures(outcome: Outcome) -> Iterable[str]:
 
 def plots(outcome: Outcome) -> Iterable[str]:
     """How everything went over time. Shaded: while the devices spoke."""
-    samples, unit = outcome.samples, outcome.options.profile.unit
+    samples, profile = outcome.samples, outcome.options.profile
+    if not samples:
+        return
     spans = [(outcome.from_s, outcome.to_s)]
-    names = list(samples[-1].cores) if samples else []
-    yield plot(
+    names = list(samples[-1].cores)
+    in_log, in_graph = logged(profile), stored(profile)
+
+    def drawn(title: str, unit: str, lines: Mapping[str, Points]) -> str:
+        return plot(title, unit, lines, spans, (0.0, samples[-1].at_s))
+
+    yield drawn(
         "Rates",
         "per second",
         {
-            f"{unit} said": _rate(samples, lambda each: float(each.said)),
-            "origins logged": _rate(samples, lambda each: each.counted(TRANSLATOR, "origins")),
-            "edges stored": _rate(samples, lambda each: each.counted(SPARK, "edges")),
+            f"{profile.unit} said": _rate(samples, lambda each: float(each.said)),
+            f"{in_log.what} logged": _rate(samples, in_log.count),
+            f"{in_graph.what} stored": _rate(samples, in_graph.count),
         },
-        spans,
     )
-    yield plot(
+    yield drawn(
         "Batches",
         "per second",
         {
-            "gateway": _rate(samples, lambda each: each.counted(GATEWAY, "publishes_from_devices")),
-            "translator": _rate(samples, lambda each: each.counted(TRANSLATOR, "batches")),
+            GATEWAY: _rate(samples, PUBLISHES.count),
+            TRANSLATOR: _rate(samples, BATCHES.count),
         },
-        spans,
     )
-    yield plot(
+    yield drawn(
         "From capture to graph",
         "s",
         {
             "median": _values(samples, lambda each: _seconds(each.late_ms.at(0.5))),
             "99 %": _values(samples, lambda each: _seconds(each.late_ms.at(0.99))),
         },
-        spans,
     )
-    yield plot(
+    yield drawn(
         "Time of the caller",
         "us",
         {
@@ -145,32 +168,27 @@ def plots(outcome: Outcome) -> Iterable[str]:
             "median": _values(samples, lambda each: each.caller_us.at(0.5)),
             "99 %": _values(samples, lambda each: each.caller_us.at(0.99)),
         },
-        spans,
     )
-    yield plot(
+    yield drawn(
         "Kept by the devices",
         "batches",
         {"unacknowledged": _values(samples, lambda each: each.unacknowledged)},
-        spans,
     )
-    yield plot(
+    yield drawn(
         "Log that Spark has not read",
         "rows",
         {"rows": _values(samples, lambda each: each.log_backlog)},
-        spans,
     )
-    yield plot(
+    yield drawn(
         "CPU",
         "cores",
         {name: [(each.at_s, each.cores[name]) for each in samples] for name in names}
         | {"machine": _values(samples, lambda each: each.machine_cores)},
-        spans,
     )
-    yield plot(
+    yield drawn(
         "Memory",
         "MB",
         {name: [(each.at_s, each.component_bytes[name] / 1e6) for each in samples] for name in names},
-        spans,
     )
 
 
@@ -199,8 +217,8 @@ def _steps(outcome: Outcome) -> Iterable[str]:
             [
                 [
                     *(f"{step.rate:,.0f}/s", f"{step.achieved:,.0f}/s"),
-                    *(f"{(late or 0) / 1000:.1f} s" for late in (step.late_p50_ms, step.late_p99_ms)),
-                    *(f"{step.machine_cores:.2f}", "; ".join(step.reasons) or "sustained"),
+                    *("-" if late is None else f"{late / 1000:.1f} s" for late in (step.late_p50_ms, step.late_p99_ms)),
+                    *(f"{step.machine_cores:.2f}", step.verdict),
                 ]
                 for step in outcome.steps
             ],
@@ -223,8 +241,8 @@ def _asked(outcome: Outcome) -> Iterable[str]:
         yield from (f"<p>{escape(error)}</p>" for error in outcome.asked.errors)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "figures") -> str:
     """Rows under a head."""
     cells = ["<tr>" + "".join(f"<th>{escape(each)}</th>" for each in head) + "</tr>"]
     cells += ["<tr>" + "".join(f"<td>{escape(each)}</td>" for each in row) + "</tr>" for row in rows]
-    return "<table>\n" + "\n".join(cells) + "\n</table>"
+    return f'<table class="{kind}">\n' + "\n".join(cells) + "\n</table>"

@@ -22,8 +22,6 @@ class Usage:
     cpu_s: float
     memory_bytes: int
     rss_bytes: int
-    processes: int
-    threads: int
 
 
 class Resources:
@@ -43,7 +41,7 @@ class Resources:
         children = _children()
         found: dict[str, Usage] = {}
         for name, roots in self._roots.items():
-            memory = rss = threads = 0
+            memory = rss = 0
             pids = roots if name in self._alone else _family(roots, children)
             for pid in pids:
                 try:
@@ -54,8 +52,7 @@ class Resources:
                 self._seen_s[pid] = cpu_s
                 memory += status.get("RssAnon", 0) + status.get("RssShmem", 0)
                 rss += status.get("VmRSS", 0)
-                threads += status.get("Threads", 0)
-            found[name] = Usage(self._cpu_s[name], memory * 1024, rss * 1024, len(pids), threads)
+            found[name] = Usage(self._cpu_s[name], memory * 1024, rss * 1024)
         return found
 
 
@@ -98,10 +95,10 @@ def _cpu_s(pid: int) -> float:
 
 
 def _status(pid: int) -> dict[str, int]:
-    """What is a number: in kB, or a count."""
+    """Of its memory, in kB."""
     found: dict[str, int] = {}
     for line in (_PROC / str(pid) / "status").read_text().splitlines():
         name, _, value = line.partition(":")
-        if name in ("RssAnon", "RssShmem", "VmRSS", "Threads"):
+        if name in ("RssAnon", "RssShmem", "VmRSS"):
             found[name] = int(value.split()[0])
     return found

@@ -3,6 +3,7 @@ arrived, and look for what has not."""
 
 from __future__ import annotations
 
+import math
 import secrets
 import tempfile
 import threading
@@ -10,19 +11,23 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from os import cpu_count
 from pathlib import Path
 from typing import Any
 
+from collector.log import LogError, Position
 from collector.store import StoreError
 from threadline.load import chain as chains
-from threadline.load.chain import SPARK, Chain
+from threadline.load.breakdown import Breakdown
+from threadline.load.chain import SPARK, Chain, Stopped
 from threadline.load.fleet import DeviceEnd, Fleet
 from threadline.load.histogram import Histogram
 from threadline.load.latency import Arrivals
-from threadline.load.loss import Loss, held_by_log, lost_before_graph, lost_before_log
+from threadline.load.loss import Loss, held_by_log, log_ends, lost_before_graph, lost_before_log, unreadable
 from threadline.load.profiles import Profile, Said
-from threadline.load.questions import Asked, asking
+from threadline.load.questions import Asked, NoApi, Users, check_api
+from threadline.load.quiet import distance, is_quiet
 from threadline.load.steps import CLOSE, Bottleneck, Step, Stepper, bottleneck, judge
 from threadline.load.watch import EVERY_S, Sample, Watch
 from threadline.load.worker import total
@@ -30,11 +35,11 @@ from threadline.load.worker import total
 _LOOK_S = 0.1
 _MOST_STEPS = 20
 _BREATH_S = 2.0
+_USERS_S = 60.0
 _WARM_S = 120.0
 _WARM_BATCHES = 5
 _WARM_STEPS = 8
 _WARM_SHARE = 0.1
-_QUIET_LOOKS = 4
 _DRAIN_OF_EACH_S = 0.05  # all say goodbye at the same time
 _STEP_BATCHES = 6
 _MOST_STEP = 4  # times as long as asked for
@@ -64,6 +69,7 @@ class LoadOptions:
     folder: Path | None = None
     embedded: bool = False
     with_spark: bool = True
+    """Whether it matters how far the graph is, not only the log."""
     chain: Chain | None = None
     """One that runs already. None: a new one is started."""
     connect_s: float = 60.0
@@ -76,6 +82,7 @@ class Outcome:
     """What came of it."""
 
     options: LoadOptions
+    begun: datetime = field(default_factory=lambda: datetime.now(UTC))
     connected: int = 0
     connect_s: float = 0.0
     from_s: float = 0.0
@@ -92,22 +99,38 @@ class Outcome:
     drained_s: float = 0.0
     asked: Asked | None = None
     was_stopped: bool = False
+    failure: str | None = None
+    """Why it could not be brought to its end."""
 
     @property
-    def said(self) -> Said:
+    def said_in_all(self) -> Said:
+        """Also while it was warmed up."""
         return total(end.said for end in self.ends)
+
+    @property
+    def at_work_s(self) -> float:
+        """For how long the devices spoke; 0 if they never did."""
+        return self.to_s - self.from_s
 
     @property
     def measured(self) -> list[Sample]:
         """The looks from the moment on when the devices were at work, until everything had arrived."""
-        return [each for each in self.samples if each.at_s > self.from_s]
+        return [each for each in self.samples if each.at_s > self.from_s] if self.at_work_s else []
 
     @property
     def units(self) -> int:
         """What was said in that time."""
-        before = [each.said for each in self.samples if each.at_s <= self.from_s]
+        return self._more(lambda each: each.said)
+
+    @property
+    def missed(self) -> int:
+        """What should have been said in that time and was not, as the processes of the devices were too slow."""
+        return self._more(lambda each: each.missed)
+
+    def _more(self, count_of: Callable[[Sample], int]) -> int:
+        before = [count_of(each) for each in self.samples if each.at_s <= self.from_s]
         measured = self.measured
-        return measured[-1].said - (before[-1] if before else 0) if measured else 0
+        return count_of(measured[-1]) - (before[-1] if before else 0) if measured else 0
 
     @property
     def caller_us(self) -> Histogram:
@@ -118,15 +141,26 @@ class Outcome:
         return _merged(each.late_ms for each in self.measured)
 
     @property
+    def lost(self) -> list[Loss]:
+        """What will never arrive."""
+        return [loss for loss in self.losses if not loss.may_arrive]
+
+    @property
+    def delayed(self) -> list[Loss]:
+        """What has not arrived, and is still with the devices."""
+        return [loss for loss in self.losses if loss.may_arrive]
+
+    @property
     def left(self) -> int:
         """Batches that are still with the devices."""
         return sum(end.left for end in self.ends)
 
     @property
     def is_whole(self) -> bool:
-        """All devices were there, unless nobody wanted to wait for them, and nothing is lost."""
-        were_there = self.was_stopped or self.connected == self.options.devices
-        return were_there and not self.losses and not self.left
+        """All devices were there, everybody could do their work, and nothing is lost."""
+        were_there = self.failure is None and self.connected == self.options.devices
+        were_answered = self.asked is None or self.asked.was_answered or self.was_stopped
+        return were_there and were_answered and not self.losses and not self.left
 
 
 def _merged(parts: Iterator[Histogram]) -> Histogram:
@@ -150,17 +184,23 @@ class Listener:
 
 
 def run(options: LoadOptions, stop: threading.Event, listener: Listener) -> Outcome:
-    """Do all of it. `stop` ends it early, with what was measured so far. ServiceFailed, FleetFailed or CannotLoad if it
-    cannot be done."""
+    """Do all of it. `stop` ends it early, with what was measured so far; Stopped if that is nothing. ServiceFailed,
+    Breakdown or CannotLoad if it cannot be begun."""
     with ExitStack() as stack:
         folder = stack.enter_context(_folder(options.folder))
-        if options.chain is None:
-            listener.phase("starting broker, gateway, translator" + (", Spark and API" if options.with_spark else ""))
-            started = chains.started(folder, embedded=options.embedded, with_spark=options.with_spark)
-            chain = stack.enter_context(started)
-        else:
-            chain = options.chain
-        return _Run(options, chain, folder, stop, listener).go()
+        try:
+            if options.chain is None:
+                listener.phase("starting broker, gateway, translator" + ", Spark and API" * options.with_spark)
+                started = chains.started(
+                    folder, embedded=options.embedded, with_spark=options.with_spark, is_stopping=stop.is_set
+                )
+                chain = stack.enter_context(started)
+            else:
+                chain = options.chain
+            return _Run(options, chain, folder, stop, listener).go()
+        except Stopped:
+            listener.phase("stopping")
+            raise
 
 
 @contextmanager
@@ -192,52 +232,88 @@ class _Run:
 
     def go(self) -> Outcome:
         options, outcome = self._options, self._outcome
+        self._check_api()
         settings = {**options.settings, "gateway": self._chain.gateway}
         prefix = f"load-{secrets.token_hex(2)}"
         fleet = Fleet(options.profile, options.devices, options.processes, self._folder / "devices", settings, prefix)
+        log_begins = self._log_begins()
         self._listener.phase(f"connecting {options.devices} devices")
         begun = time.monotonic()
         with fleet:
-            is_ready = fleet.wait_ready(begun + options.connect_s, self._stop)
+            is_ready = fleet.wait_ready(options.connect_s, self._look)
             outcome.connect_s = time.monotonic() - begun
+            outcome.connected = options.devices if is_ready else fleet.state().connected
             with self._arrivals(fleet) as arrivals, Watch(self._chain, fleet, arrivals) as watch:
                 watch.on_sample = self._listener.sample
                 outcome.samples = watch.samples
-                if is_ready:
-                    outcome.connected = options.devices
-                    self._warm_up(watch, arrivals)
-                    self._speak(watch)
-                else:
-                    outcome.connected = fleet.state().connected
-                self._end(fleet, watch, arrivals)
+                try:
+                    if is_ready:
+                        self._warm_up(watch, arrivals)
+                        self._speak(watch)
+                    self._end(fleet, watch, log_begins)
+                except Breakdown as error:
+                    outcome.failure = error.told(watch.now_s)
+                    last_s = watch.samples[-1].at_s if watch.samples else 0.0  # nobody has looked since then
+                    outcome.to_s = max(outcome.from_s, min(outcome.to_s, last_s))
         outcome.was_stopped = self._stop.is_set()
         return outcome
+
+    def _look(self) -> None:
+        """Whether it is worth to wait for the devices."""
+        if self._stop.is_set():
+            raise Stopped
+        self._chain.check()
+
+    def _check_api(self) -> None:
+        if self._options.users and self._chain.api is not None:
+            try:
+                check_api(self._chain.api)
+            except NoApi as error:
+                raise CannotLoad(f"--api: {error}") from error
 
     def _arrivals(self, fleet: Fleet) -> Any:
         store = self._chain.store
         with_tasks = self._options.profile.plan is None
         return nullcontext() if store is None else Arrivals(store, fleet.starts, with_tasks)
 
+    def _log_begins(self) -> dict[int, Position]:
+        """Where the log is before devices are there: what they say comes behind it."""
+        folder = self._chain.log
+        try:
+            return {} if folder is None else log_ends(folder)
+        except (LogError, OSError) as error:
+            raise CannotLoad(f"--log {folder} cannot be read: {error}") from error
+
     # While they speak
 
+    def _look_first(self, watch: Watch) -> None:
+        """How it is before they speak is what all else is compared with."""
+        while not watch.samples and self._sleep(_LOOK_S, watch):
+            pass
+
     def _warm_up(self, watch: Watch, arrivals: Arrivals | None) -> None:
-        """The first micro-batches of Spark take many times as long as the others: they are not measured."""
-        if arrivals is None:
-            return
-        self._listener.phase("warming up")
-        self._sleep(1.2 * EVERY_S, watch)
-        if self._has_batches(watch):  # somebody else has warmed it up
+        """The first micro-batches of Spark take many times as long as the others: they are not measured. Stopped if
+        that is all that there is time for."""
+        self._look_first(watch)
+        if arrivals is not None:
+            if not self._has_batches(watch):  # or else somebody has warmed it up
+                self._whisper(watch, arrivals)
+            arrivals.take_ms()
             arrivals.since_ms = time.time_ns() // 1_000_000
-            return
+        if self._stop.is_set():
+            raise Stopped
+
+    def _whisper(self, watch: Watch, arrivals: Arrivals) -> None:
+        """Until Spark has got going, and has worked through all of it."""
+        self._listener.phase("warming up")
+        before_s = watch.now_s
         step = self._options.profile.per_step
         watch.set_rate(min(self._options.rate, max(_WARM_SHARE * self._options.rate, _WARM_STEPS * step)))
         give_up = time.monotonic() + _WARM_S
         while not self._is_warm(watch, arrivals) and time.monotonic() < give_up and self._sleep(1.0, watch):
             pass
         watch.set_rate(0.0)
-        self._wait_for(lambda: self._is_quiet(watch), watch, self._progress)
-        arrivals.take_ms()
-        arrivals.since_ms = time.time_ns() // 1_000_000
+        self._settle(watch, before_s)
 
     def _is_warm(self, watch: Watch, arrivals: Arrivals) -> bool:
         tells = bool(watch.samples) and watch.samples[-1].counted(SPARK, "batches") is not None
@@ -249,83 +325,105 @@ class _Run:
 
     def _speak(self, watch: Watch) -> None:
         options, outcome = self._options, self._outcome
-        outcome.from_s = watch.now_s
-        with asking(self._chain.api, options.users, self._folder) as asked:
+        with ExitStack() as stack:
+            if options.users and self._chain.api is not None:
+                self._await(stack.enter_context(Users(self._chain.api, options.users, self._folder)), watch)
+            outcome.from_s = watch.now_s
+            stack.callback(self._fall_silent, watch)
             if options.find_max:
                 self._find_max(watch)
             else:
                 self._listener.phase("")
                 watch.set_rate(options.rate)
                 self._sleep(options.duration_s, watch)
-            watch.set_rate(0.0)
-            outcome.to_s = watch.now_s
-        outcome.asked = asked.result
+
+    def _await(self, users: Users, watch: Watch) -> None:
+        self._outcome.asked = users.asked
+        self._listener.phase("waiting for the users")
+        give_up = time.monotonic() + _USERS_S
+        while not users.have_begun and time.monotonic() < give_up and self._sleep(_LOOK_S, watch):
+            pass
+        if self._stop.is_set():
+            raise Stopped
+
+    def _fall_silent(self, watch: Watch) -> None:
+        watch.set_rate(0.0)
+        self._outcome.to_s = watch.now_s
 
     def _find_max(self, watch: Watch) -> None:
         outcome, stepper = self._outcome, Stepper(self._options.rate, self._options.close)
         while (rate := stepper.rate) is not None and len(outcome.steps) < _MOST_STEPS:
             self._listener.phase("")
-            from_s = watch.now_s
-            watch.set_rate(rate)
-            if not self._sleep(self._options.step_s, watch) or not self._see_batches(watch, from_s):
-                return
-            step = judge(watch.samples, rate, from_s, watch.now_s)
+            step = self._try(rate, watch)
+            if step is None:
+                break
             outcome.steps.append(step)
             self._listener.step(step)
+            if not step.is_known:  # and another rate would not be, either
+                break
             stepper.went(rate, step.is_sustained)
-            if not step.is_sustained:
+            if not step.is_sustained and stepper.rate is not None:
                 watch.set_rate(0.0)
-                self._settle(watch)
+                self._listener.phase("waiting for what has piled up")
+                self._sleep(_BREATH_S, watch)
+                self._settle(watch, outcome.from_s)
         sustained = [step for step in outcome.steps if step.rate == stepper.highest and step.is_sustained]
         failed = [step for step in outcome.steps if step.rate == stepper.lowest_failed and not step.is_sustained]
         outcome.highest = sustained[-1] if sustained else None
         outcome.bottleneck = bottleneck(failed[-1], cpu_count() or 1) if failed else None
 
-    def _see_batches(self, watch: Watch, from_s: float) -> bool:
-        """Go on until Spark has stored often enough to see a trend; False if nobody wants to wait for that."""
-        while watch.now_s - from_s < _MOST_STEP * self._options.step_s:
-            batch_s = watch.samples[-1].counted(SPARK, "batch_seconds")
-            if batch_s is None or watch.now_s - from_s > _STEP_BATCHES * batch_s:
-                break
-            if not self._sleep(EVERY_S, watch):
-                return False
-        return True
+    def _try(self, rate: float, watch: Watch) -> Step | None:
+        """For as long as was asked for, and longer until there are looks enough, and Spark has stored often enough, to
+        see a trend. None if nobody wants to wait for that."""
+        from_s = watch.now_s
+        watch.set_rate(rate)
+        duration_s = self._options.step_s
+        while self._sleep(duration_s, watch):
+            step = judge(
+                *(watch.samples, rate, from_s, watch.now_s),
+                with_spark=self._options.with_spark,
+                per_step=self._options.profile.per_step,
+            )
+            took_s = watch.now_s - from_s
+            if step is not None:
+                batch_s = watch.samples[-1].counted(SPARK, "batch_seconds") or 0.0
+                is_clear = step.is_known and took_s > _STEP_BATCHES * batch_s
+                if is_clear or took_s >= _MOST_STEP * self._options.step_s:
+                    return step
+            duration_s = EVERY_S
+        return None
 
-    def _settle(self, watch: Watch) -> None:
+    def _settle(self, watch: Watch, before_s: float) -> None:
         """Until what has piled up is gone, or it comes no nearer."""
-        self._listener.phase("waiting for what has piled up")
-        self._sleep(_BREATH_S, watch)
-        self._wait_for(lambda: self._is_quiet(watch), watch, self._progress)
-
-    def _is_quiet(self, watch: Watch) -> bool:
-        """Whether everything is acknowledged, and nothing has become visible for some looks."""
-        last = watch.samples[-_QUIET_LOOKS:]
-        return len({(each.seen, each.said) for each in last}) == 1 and last[-1].unacknowledged == 0
-
-    def _progress(self, watch: Watch) -> Any:
-        last = watch.samples[-1]
-        return last.unacknowledged, last.seen
+        self._wait_for(lambda: is_quiet(watch.samples, before_s), lambda: distance(watch.samples), watch)
 
     # When they have ended
 
-    def _end(self, fleet: Fleet, watch: Watch, arrivals: Arrivals | None) -> None:
+    def _end(self, fleet: Fleet, watch: Watch, log_begins: dict[int, Position]) -> None:
         outcome, chain = self._outcome, self._chain
-        self._listener.phase("waiting until everything is acknowledged")
+        self._phase("waiting until everything is acknowledged")
         begun = time.monotonic()
         outcome.ends = fleet.stop(self._options.drain_s + _DRAIN_OF_EACH_S * self._options.devices)
-        if chain.log is None:
-            return
-        held = held_by_log(chain.log, [(end.agent, end.nonce) for end in outcome.ends])
-        outcome.losses += lost_before_log(outcome.ends, held)
-        outcome.checked = ("log",)
+        if chain.log is not None:
+            outcome.losses += self._lost_before_log(outcome.ends, chain.log, log_begins)
+            outcome.checked += ("log",)
         if chain.store is not None:
-            self._listener.phase("waiting until everything is in the graph")
+            self._phase("waiting until everything is in the graph")
             missing = {loss.agent for loss in outcome.losses}
             whole = [end for end in outcome.ends if end.agent not in missing]
             outcome.losses += self._lost_before_graph(whole, chain.store, watch)
-            outcome.checked = ("log", "graph")
+            outcome.checked += ("graph",)
         outcome.drained_s = time.monotonic() - begun
         self._sleep(1.2 * EVERY_S, watch, although_stopped=True)  # so that the last look has seen it all
+
+    def _phase(self, text: str) -> None:
+        self._listener.phase(f"stopping: {text}" if self._stop.is_set() else text)
+
+    def _lost_before_log(self, ends: list[DeviceEnd], log: Path, begins: dict[int, Position]) -> list[Loss]:
+        try:
+            return list(lost_before_log(ends, held_by_log(log, begins, [(end.agent, end.nonce) for end in ends])))
+        except (LogError, OSError) as error:
+            return [unreadable("log", ends, error)]
 
     def _lost_before_graph(self, ends: list[DeviceEnd], store: str, watch: Watch) -> list[Loss]:
         found: list[Loss] = []
@@ -335,10 +433,13 @@ class _Run:
             try:
                 found = list(lost_before_graph(ends, store))
             except StoreError as error:
-                found = [Loss("all devices", "graph", f"results ({error})", 1, 0)]
+                found = [unreadable("graph", ends, error)]
             return not found
 
-        self._wait_for(is_complete, watch, lambda watch: [each.found for each in found], although_stopped=True)
+        def missing() -> float:
+            return sum(abs(each.said - each.found) for each in found)
+
+        self._wait_for(is_complete, missing, watch, although_stopped=True)
         return found
 
     # Waiting
@@ -357,14 +458,13 @@ class _Run:
     def _wait_for(
         self,
         condition: Callable[[], bool],
+        distance_to: Callable[[], float],
         watch: Watch,
-        progress: Callable[[Watch], Any],
         although_stopped: bool = False,
     ) -> None:
         """Until it is true, or it comes no nearer for too long."""
-        last, give_up = None, time.monotonic() + self._options.drain_s
+        nearest, give_up = math.inf, time.monotonic() + self._options.drain_s
         while not condition() and (although_stopped or not self._stop.is_set()) and time.monotonic() < give_up:
-            now = progress(watch)
-            if now != last:
-                last, give_up = now, time.monotonic() + self._options.drain_s
+            if (now := distance_to()) < nearest:
+                nearest, give_up = now, time.monotonic() + self._options.drain_s
             self._sleep(0.5, watch, although_stopped)

@@ -5,33 +5,33 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from importlib.metadata import version
 from os import cpu_count
 from typing import Any
 
-from threadline.load.chain import GATEWAY, SPARK, TRANSLATOR
+from threadline.load.flows import BATCHES, PUBLISHES, logged, stored
 from threadline.load.run import Outcome
 from threadline.load.steps import Step
 from threadline.load.watch import Sample
 
-_RATES = ((GATEWAY, "publishes_from_devices"), (TRANSLATOR, "batches"), (TRANSLATOR, "origins"), (SPARK, "edges"))
 _MOST_LOSSES = 20
+_LEAST_LOOKS = 4  # for a rate: a component may have written nothing between two of them
+_LEAST_SAID = 0.95
 
 
 def lines(outcome: Outcome) -> Iterator[str]:
     """For people."""
     options = outcome.options
     profile = options.profile
-    at_work_s = outcome.to_s - outcome.from_s
     yield (
         f"{outcome.connected} of {options.devices} devices connected within {outcome.connect_s:.1f} s, in "
-        f"{options.processes} processes; profile {profile.name}"
+        f"{_processes(options.processes)}; profile {profile.name}"
     )
-    units = outcome.units
-    if at_work_s > 0:
-        yield f"said      {units:,} {profile.unit} in {at_work_s:.0f} s ({units / at_work_s:,.0f}/s)"
+    yield from _said_lines(outcome)
     caller = outcome.caller_us
     if caller.count:
-        yield f"caller    {_times(caller.figures(), 'us')} for {profile.call}"
+        missed = f"{outcome.missed:,} {profile.unit} missed"
+        yield f"caller    {_times(caller.figures(), 'us')} for {profile.call}; {missed}"
     late = outcome.late_ms
     if late.count:
         yield f"to graph  {_times(late.figures(), 'ms')} from the capture until it is visible ({late.count:,} seen)"
@@ -41,7 +41,7 @@ def lines(outcome: Outcome) -> Iterator[str]:
         per_unit = used["core_us_per_unit"]
         yield (
             f"cost      {name:<10} {used['cores']:5.2f} cores"
-            + ("" if per_unit is None else f", {per_unit:8.2f} us of CPU per unit")
+            + ("" if per_unit is None else f", {per_unit:8.2f} us of CPU per {profile.one}")
             + f", {used['memory_bytes'] / 1e6:7.1f} MB"
         )
     for step in outcome.steps:
@@ -60,27 +60,63 @@ def lines(outcome: Outcome) -> Iterator[str]:
     yield from _loss_lines(outcome)
 
 
+def _processes(count: int) -> str:
+    return "1 process" if count == 1 else f"{count} processes"
+
+
+def _said_lines(outcome: Outcome) -> Iterator[str]:
+    options, units, at_work_s = outcome.options, outcome.units, outcome.at_work_s
+    if not at_work_s:
+        yield "said      nothing was measured" + (
+            "" if outcome.failure else ": not all devices were connected, which may need a longer --connect"
+        )
+        return
+    said = units / at_work_s
+    yield f"said      {units:,} {options.profile.unit} in {at_work_s:.0f} s ({said:,.0f}/s)"
+    if is_short(outcome):
+        yield f"TOO SLOW  asked for {options.rate:,.0f}/s, said {said:,.0f}/s"
+
+
+def is_short(outcome: Outcome) -> bool:
+    """Whether the devices said less than they should; one step of each process may be a matter of luck."""
+    options = outcome.options
+    if options.find_max:
+        return False
+    wanted = options.rate * outcome.at_work_s
+    return outcome.units < min(_LEAST_SAID * wanted, wanted - options.profile.per_step * options.processes)
+
+
 def step_line(step: Step) -> str:
     """One rate that was tried."""
     late = "" if step.late_p50_ms is None else f", visible after {step.late_p50_ms / 1000:.1f} s"
-    verdict = "sustained" if step.is_sustained else f"not sustained: {'; '.join(step.reasons)}"
-    return f"step      {step.rate:,.0f}/s{late}, {step.machine_cores:.2f} cores busy: {verdict}"
+    return f"step      {step.rate:,.0f}/s{late}, {step.machine_cores:.2f} cores busy: {step.verdict}"
 
 
 def _loss_lines(outcome: Outcome) -> Iterator[str]:
     if outcome.was_stopped:
         yield "stopped early, as asked: all figures are of what was measured so far"
-    if not outcome.checked:
-        yield "loss      not looked for: there is no --log to look into"
+    if outcome.failure is not None:
+        yield f"FAILED    {outcome.failure}"
+        yield "loss      not looked for: all figures are of what was measured until then"
         return
-    for loss in outcome.losses[:_MOST_LOSSES]:
+    for loss in outcome.lost[:_MOST_LOSSES]:
         yield f"LOST      {loss}"
-    if len(outcome.losses) > _MOST_LOSSES:
-        yield f"LOST      and {len(outcome.losses) - _MOST_LOSSES} more like these"
+    if len(outcome.lost) > _MOST_LOSSES:
+        yield f"LOST      and {len(outcome.lost) - _MOST_LOSSES} more like these"
     if outcome.left:
-        yield f"LOST      {outcome.left} batches are still with the devices"
-    if not outcome.losses and not outcome.left:
+        yield f"NOT ARRIVED, still with the devices: {left(outcome)}"
+        yield from (f"          {loss}" for loss in outcome.delayed[:_MOST_LOSSES])
+    if not outcome.checked:
+        yield "loss      not looked for: there is neither --log nor --store to look into"
+    elif not outcome.losses and not outcome.left:
         yield f"loss      none: everything that was said is in the {' and in the '.join(outcome.checked)}"
+
+
+def left(outcome: Outcome) -> str:
+    """What is still with the devices, and what to do about it."""
+    is_kept = outcome.options.folder is not None
+    kept = f"their spools are in {outcome.options.folder}" if is_kept else "--folder keeps their spools"
+    return f"{outcome.left} batches; a longer --drain waits for them, {kept}"
 
 
 def _times(figures: dict[str, float | None], unit: str) -> str:
@@ -93,14 +129,14 @@ def at_work(outcome: Outcome) -> list[Sample]:
 
 
 def rates(outcome: Outcome) -> dict[str, float]:
-    """Of the components, while the devices spoke."""
+    """Of the components, while the devices spoke; without those that were not seen often enough."""
     found: dict[str, float] = {}
-    samples = at_work(outcome)
-    for component, name in _RATES:
-        told = [(each.at_s, value) for each in samples if (value := each.counted(component, name)) is not None]
-        if len(told) > 1:
+    samples, profile = at_work(outcome), outcome.options.profile
+    for flow in (PUBLISHES, BATCHES, logged(profile), stored(profile)):
+        told = [(each.at_s, value) for each in samples if (value := flow.count(each)) is not None]
+        if len(told) >= _LEAST_LOOKS:
             (first_s, first), (last_s, last) = told[0], told[-1]
-            found[f"{component} {name.replace('_', ' ')}"] = (last - first) / (last_s - first_s)
+            found[f"{flow.component} {flow.what}"] = (last - first) / (last_s - first_s)
     return found
 
 
@@ -128,6 +164,26 @@ def _cpu_s(samples: Sequence[Sample], from_s: float, name: str) -> float:
     return found
 
 
+def asked_for(outcome: Outcome) -> dict[str, str]:
+    """What was run, where and when, for people."""
+    options, profile = outcome.options, outcome.options.profile
+    length = f"steps of {options.step_s:g} s" if options.find_max else f"{options.duration_s:g} s"
+    said = f"{outcome.units:,} {profile.unit} in {outcome.at_work_s:.1f} s"
+    if outcome.at_work_s:
+        said += f" ({outcome.units / outcome.at_work_s:,.1f}/s)"
+    return {
+        "profile": profile.name,
+        "devices": f"{options.devices:,} in {_processes(options.processes)}",
+        "first rate" if options.find_max else "rate": f"{options.rate:,g} {profile.unit}/s",
+        "duration": length,
+        "users of the API": str(options.users),
+        "said": said,
+        "begun": f"{outcome.begun:%Y-%m-%d %H:%M:%S} UTC",
+        "version": f"threadline {version('threadline')}, Python {platform.python_version()}",
+        "machine": f"{cpu_count()} cores, {platform.platform()}",
+    }
+
+
 def document(outcome: Outcome) -> dict[str, Any]:
     """All of it, for programs."""
     options = outcome.options
@@ -137,14 +193,20 @@ def document(outcome: Outcome) -> dict[str, Any]:
         "devices": options.devices,
         "processes": options.processes,
         "rate": options.rate,
+        "duration_s": None if options.find_max else options.duration_s,
+        "step_s": options.step_s if options.find_max else None,
+        "begun": outcome.begun.isoformat(),
+        "version": version("threadline"),
         "machine": {"cores": cpu_count(), "python": platform.python_version(), "system": platform.platform()},
         "connected": outcome.connected,
         "connect_s": outcome.connect_s,
-        "at_work_s": outcome.to_s - outcome.from_s,
+        "at_work_s": outcome.at_work_s,
         "drained_s": outcome.drained_s,
         "was_stopped": outcome.was_stopped,
-        "said": asdict(outcome.said),
+        "failure": outcome.failure,
+        "said_with_warm_up": asdict(outcome.said_in_all),
         "units": outcome.units,
+        "missed": outcome.missed,
         "caller_us": outcome.caller_us.figures(),
         "to_graph_ms": outcome.late_ms.figures(),
         "rates_per_s": rates(outcome),
@@ -155,7 +217,7 @@ def document(outcome: Outcome) -> dict[str, Any]:
         "asked": asdict(outcome.asked) if outcome.asked else None,
         "checked": list(outcome.checked),
         "left": outcome.left,
-        "losses": [asdict(each) for each in outcome.losses],
+        "losses": [{**asdict(each), "may_arrive": each.may_arrive} for each in outcome.losses],
         "samples": [_sample(each) for each in outcome.samples],
     }
 
@@ -165,8 +227,11 @@ def _sample(sample: Sample) -> dict[str, Any]:
         "at_s": sample.at_s,
         "rate": sample.rate,
         "said": sample.said,
+        "told": sample.told,
         "connected": sample.connected,
+        "acknowledged": sample.acknowledged,
         "unacknowledged": sample.unacknowledged,
+        "dropped": sample.dropped,
         "memory_bytes": sample.memory_bytes,
         "resent": sample.resent,
         "missed": sample.missed,

@@ -31,16 +31,22 @@ class Sample:
     """Units per second that the devices were told to say."""
     said: int
     """In units of the profile."""
-    events: int
+    told: tuple[tuple[float, int], ...]
+    """When each process with devices told that last, and how much it had said by then. It may be some time ago."""
     connected: int
+    acknowledged: int
+    """Batches of which the devices were told that they are in the log."""
     unacknowledged: int
     """Batches that the devices keep until they are in the log."""
+    dropped: int
+    """Records that the devices gave up, as they had no room for them."""
     memory_bytes: int
     """Of records that are in no batch yet, in all devices."""
     resent: int
     missed: int
-    seen: int
-    """Results or tasks that are visible in the store."""
+    """Units that the processes of the devices were too slow for."""
+    seen: int | None
+    """Results or tasks that are visible in the store; None if there is none to look into."""
     metrics: dict[str, dict[str, float]]
     cores: dict[str, float]
     component_bytes: dict[str, int]
@@ -119,6 +125,7 @@ class Watch:
         metrics = self._metrics()
         usage = self._resources.look()
         now, machine_s, state = time.monotonic(), machine_cpu_s(), self._fleet.state()
+        unit = self._fleet.profile.unit
         elapsed_s = now - self._last
         cores = {name: (each.cpu_s - self._cpu_s.get(name, 0.0)) / elapsed_s for name, each in usage.items()}
         machine_cores = (machine_s - self._machine_s) / elapsed_s
@@ -127,14 +134,16 @@ class Watch:
         return Sample(
             at_s=now - self._begun,
             rate=self._rate,
-            said=getattr(state.said, self._fleet.profile.unit),
-            events=state.said.events,
+            said=getattr(state.said, unit),
+            told=tuple((at - self._begun, getattr(said, unit)) for at, said in state.told),
             connected=state.connected,
+            acknowledged=state.sums["acknowledged"],
             unacknowledged=state.sums["unacknowledged"],
+            dropped=state.sums["dropped"],
             memory_bytes=state.sums["memory_bytes"],
             resent=state.sums["resent"],
             missed=state.missed,
-            seen=self._arrivals.seen if self._arrivals else 0,
+            seen=self._arrivals.seen if self._arrivals else None,
             metrics=metrics,
             cores=cores,
             component_bytes={name: each.memory_bytes for name, each in usage.items()},

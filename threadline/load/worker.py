@@ -4,8 +4,9 @@
     stdout  {"ready": ...}, then {"now": ...} every second, and {"ended": [...]} with all that each device has said
 
 Devices are equal, so one after the other speaks, at equal distances in time: device k of n never at the same moment as
-another, which is how it is with devices that know nothing of each other. Without anybody at the other end of stdin the
-process stops by itself.
+another, which is how it is with devices that know nothing of each other. What a process says of itself carries the time
+of the moment that it is about, as it may be read late. Without anybody at the other end of stdin the process stops by
+itself.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,10 +26,10 @@ from typing import Any, TextIO
 from edge_agent.agent import Agent
 from edge_agent.config import Settings
 from threadline.load.histogram import Histogram
+from threadline.load.pace import Pace
 from threadline.load.profiles import Device, Said, profile_named
 
 _REPORT_S = 1.0
-_MOST_BEHIND_S = 1.0  # whoever cannot keep up does not try to make up for it
 _LOOK_S = 0.2
 _STARTING = 16
 
@@ -51,9 +52,7 @@ class Crew:
         self._folder = Path(order["folder"])
         self._settings: dict[str, Any] = order["settings"]
         self._caller_us = Histogram()
-        self._missed = 0
-        self._rate = 0.0
-        self._begun, self._steps = time.monotonic(), 0
+        self._pace = Pace(order["phase"])
         self._lock = threading.Lock()  # of the pace and of the times
         self._changed = threading.Event()
         self._stopping = threading.Event()
@@ -85,28 +84,20 @@ class Crew:
     def _speak(self) -> None:
         """Whoever has its turn, when it has it."""
         with self._lock:
-            rate, due = self._rate, self._begun + self._steps / self._rate if self._rate else 0.0
-        wait_s = due - time.monotonic() if rate else _LOOK_S
-        if wait_s > 0:
+            place = self._pace.steps
+            wait_s = self._pace.wait_s(time.monotonic())
+        if wait_s:
             self._changed.wait(min(wait_s, _LOOK_S))
             self._changed.clear()
             return
-        member = self._members[self._steps % len(self._members)]
-        took_ns = member.device.say()
+        took_ns = self._members[place % len(self._members)].device.say()
         with self._lock:
-            self._steps += 1
             for ns in took_ns:
                 self._caller_us.add(ns / 1000)
-            if wait_s < -_MOST_BEHIND_S and rate == self._rate:
-                missed = int(-wait_s * rate)
-                self._missed += missed
-                self._begun += missed / rate
 
     def _set_rate(self, steps_per_s: float) -> None:
         with self._lock:
-            self._rate = steps_per_s
-            # The device whose turn it is goes on from now.
-            self._begun = time.monotonic() - (self._steps / steps_per_s if steps_per_s else 0.0)
+            self._pace.set_rate(steps_per_s, time.monotonic())
         self._changed.set()
 
     def _obey(self) -> None:
@@ -133,15 +124,15 @@ class Crew:
             status = each.agent.status()
             states[status["link"]["state"]] += 1
             sums["unacknowledged"] += status["unacknowledged"]
-            sums["spool_bytes"] += status["spool_bytes"]
             sums["memory_bytes"] += status["memory_bytes"]
             sums["acknowledged"] += status["acknowledged"]
             sums["dropped"] += status["dropped"]
             sums["resent"] += status["link"]["resent"]
         with self._lock:
             caller_us, self._caller_us = self._caller_us, Histogram()
-            missed = self._missed
+            missed = self._pace.missed
         return {
+            "at": time.monotonic(),
             "said": asdict(total(each.device.said for each in self._members)),
             "states": dict(states),
             "sums": dict(sums),
@@ -157,8 +148,6 @@ class Crew:
             "nonce": agent.epoch.nonce,
             "said": asdict(member.device.said),
             "left": left,
-            "unwritten": agent.unwritten,
-            "dropped": agent.status()["dropped"],
         }
 
     def _tell(self, news: dict[str, Any]) -> None:
@@ -167,7 +156,7 @@ class Crew:
             self._out.flush()
 
 
-def total(said: Sequence[Said] | Any) -> Said:
+def total(said: Iterable[Said]) -> Said:
     """What several have said."""
     found = Said()
     for each in said:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from collector.api import readers
 from collector.api.app import Settings, create_app
 from collector.store.schema import STEPS
 from protocol.records import Delivery
@@ -179,8 +180,9 @@ def test_pages_of_the_file_that_are_damaged(own: Served, apart: Path) -> None:
 
 
 @pytest.fixture
-def hasty(tmp_path: Path) -> Iterator[Served]:
-    """An application that has no time."""
+def hasty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    """An application that has no time, but waits for its threads, however busy the machine is."""
+    monkeypatch.setattr(readers, "_WAITED_S", 60.0)
     path = tmp_path / "graph.db"
     with TestClient(create_app(Settings(path, longest_s=0.0)), raise_server_exceptions=False) as client:
         served = Served(client, path)

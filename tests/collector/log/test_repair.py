@@ -356,6 +356,38 @@ def test_a_segment_of_another_version_is_left_alone(tmp_path: Path) -> None:
     assert path.read_bytes() == content
 
 
+@pytest.mark.parametrize("given_bytes", [0, 1024])
+def test_a_segment_that_the_disk_does_not_give_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given_bytes: int
+) -> None:
+    """Neither its beginning, nor what is behind a header: all of it may be there again tomorrow."""
+    log_batches(tmp_path, "a", range(2))
+    path = segments(tmp_path)[0]
+    content = path.read_bytes()
+
+    pread = os.pread
+
+    def broken(handle: int, size_bytes: int, offset: int) -> bytes:
+        if given_bytes and size_bytes in (len(HEADER), given_bytes):
+            return pread(handle, size_bytes, offset)
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched, pytest.raises(LogDamaged, match="cannot be read: Input/output error"):
+        patched.setattr(os, "pread", broken)
+        ShardWriter(tmp_path, SHARD)
+    assert path.read_bytes() == content
+    assert reopened(tmp_path) == (Repair(), batch("a", 0) + batch("a", 1))
+    last = segments(tmp_path)[-1]
+    last.unlink()
+    last.mkdir()
+    told = rf"{last.name} cannot be read: Is a directory"
+    with pytest.raises(LogDamaged, match=told):
+        ShardWriter(tmp_path, SHARD)
+    reader = LogReader(tmp_path)
+    with pytest.raises(LogDamaged, match=told):
+        list(reader.rows(SHARD, FIRST, reader.end(SHARD)))
+
+
 def test_the_same_columns_laid_out_otherwise_are_read(tmp_path: Path) -> None:
     log_batches(tmp_path, "a", range(2))
     path = segments(tmp_path)[0]

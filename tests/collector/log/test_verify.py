@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -229,3 +231,77 @@ def test_a_loss_is_a_fault_until_somebody_takes_away_what_was_set_aside(tmp_path
     assert finding.text.endswith("(take 000000000002.arrows.damaged away to say that you know)")
     (tmp_path / "shard-05" / "000000000002.arrows.damaged").unlink()
     assert (report(tmp_path).findings, report(tmp_path).losses) == ([], 1)
+
+
+@pytest.mark.parametrize("name", ["000000000001.arrows", "000000000001.end", "position", "000000000001.arrows.damaged"])
+def test_a_folder_in_the_place_of_a_file_is_a_fault_and_the_rest_is_read(tmp_path: Path, name: str) -> None:
+    for seq in range(3):
+        log_batches(tmp_path, "a", [seq])
+    path = tmp_path / "shard-05" / name
+    path.unlink(missing_ok=True)
+    path.mkdir()
+    (finding,) = report(tmp_path).findings
+    assert name in finding.text and ("Is a directory" in finding.text or finding.fault is Fault.LOST)
+    assert report(tmp_path).rows >= 6, "the others"
+
+
+def test_a_segment_that_is_no_file_is_a_fault_though_nothing_of_it_was_published(tmp_path: Path) -> None:
+    log_batches(tmp_path, "a", [0])
+    (tmp_path / "shard-05" / "000000000009.arrows").mkdir()
+    assert [(each.fault, each.at) for each in report(tmp_path).findings] == [(Fault.DAMAGED, Position(9, 0))]
+
+
+def test_a_file_in_the_place_of_a_shard_is_a_fault(tmp_path: Path) -> None:
+    log_batches(tmp_path, "a", range(2))
+    (tmp_path / "shard-06").write_text("")
+    first, second = verify(tmp_path, own_kinds=[SNAPSHOT])
+    assert first.findings == []
+    assert [str(each) for each in second.findings] == [
+        f"shard 6 segment 1 row 0: no position: {tmp_path}/shard-06/position cannot be read: Not a directory"
+    ]
+
+
+def test_a_disk_that_does_not_answer_is_a_fault_of_its_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log_batches(tmp_path, "a", range(2))
+
+    def broken(shard: Path) -> list[int]:
+        raise OSError(errno.EIO, "Input/output error", str(shard))
+
+    monkeypatch.setattr(sys.modules["collector.log.verify"], "segment_numbers", broken)
+    assert [(each.fault, each.text) for each in report(tmp_path).findings] == [
+        (Fault.DAMAGED, f"{tmp_path}/shard-05 cannot be read: Input/output error")
+    ]
+
+
+def test_what_is_removed_meanwhile_is_not_missed(tmp_path: Path) -> None:
+    for seq in range(5):
+        log_batches(tmp_path, "a", [seq])
+    paths = segments(tmp_path)
+
+    def removing(row: Row) -> str:
+        if row.kind == 1 and row.seq == 0:
+            remove_segments(tmp_path, SHARD, Position(3, 0))
+        if row.kind == 1 and row.seq == 2:
+            paths[3].unlink()
+        return ""
+
+    (found,) = verify(tmp_path, own_kinds=[SNAPSHOT], misfit_of=removing)
+    assert [(each.fault, each.at.segment) for each in found.findings] == [
+        (Fault.MISSING_SEGMENT, 4),
+        (Fault.MISSING_SEQ, 5),
+    ]
+
+
+def test_what_does_not_fit_what_others_know_is_found(tmp_path: Path) -> None:
+    log_batches(tmp_path, "a", range(3))
+    seen: list[Row] = []
+
+    def misfit_of(row: Row) -> str:
+        seen.append(row)
+        return "odd" if (row.kind, row.seq) == (2, 1) else ""
+
+    (found,) = verify(tmp_path, own_kinds=[SNAPSHOT], misfit_of=misfit_of)
+    assert [str(each) for each in found.findings] == [
+        f"shard 5 segment 1 row 3: does not fit: kind 2 of a nonce {NONCE:016x} seq 1: odd"
+    ]
+    assert len(seen) == 6

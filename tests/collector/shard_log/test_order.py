@@ -111,19 +111,33 @@ def test_tuples_become_columns_with_ids_and_payloads(shard: Shard) -> None:
     assert findings(shard) == []
 
 
+SENDING = (
+    Node("reports", "source", parameters={"ids": "uid", "watermarks": "ordered", "disorder_ms": 0}),
+    Node("out", "send", ("reports",), {"stream": "stopped", "to": ["hub-1"]}),
+    Node("alerts", "sink", ("reports",)),
+)
+PLAN = PlanDocument("p", "segments", SENDING).to_json()
+
+
 def test_deliveries_of_a_send_are_told_apart_also_after_a_restart(shard: Shard) -> None:
-    sending = (
-        Node("reports", "source", parameters={"ids": "uid", "watermarks": "ordered", "disorder_ms": 0}),
-        Node("out", "send", ("reports",), {"stream": "stopped", "to": ["hub-1"]}),
-        Node("alerts", "sink", ("reports",)),
-    )
-    plan = PlanDocument("p", "segments", sending).to_json()
     alert, sent = (Delivery(AGENT.stream(name), 0, 40, "x", ()) for name in ("alerts", "stopped"))
-    shard.take(AGENT, AGENT.framed(0, Declared(plan), alert, sent))
+    shard.take(AGENT, AGENT.framed(0, Declared(PLAN), alert, sent))
     shard.reopen()
     shard.take(AGENT, AGENT.framed(1, sent, alert))
     chunks = [read_deliveries(row.data).sent.tolist() for row in rows(shard) if row.kind == Kind.DELIVERY]
     assert chunks == [[0, 1], [1, 0]]
+
+
+def test_what_a_start_sends_is_known_by_the_plan_before_if_its_own_was_lost(shard: Shard) -> None:
+    """A power cut took the batch with the plan, and left the next one."""
+    shard.take(AGENT, AGENT.framed(0, Declared(PLAN)))
+    for nonce in (2, 3):
+        shard.reopen()
+        later = FakeAgent(AGENT.name, nonce)
+        deliveries = [Delivery(later.stream(name), 0, 40, "x", ()) for name in ("alerts", "stopped")]
+        shard.take(later, later.framed(1, *deliveries, oldest=True))
+    chunks = [read_deliveries(row.data).sent.tolist() for row in rows(shard) if row.kind == Kind.DELIVERY]
+    assert chunks == [[0, 1], [0, 1]]
 
 
 def test_a_stream_is_registered_once_per_epoch_that_names_it(shard: Shard) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import shutil
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 import pytest
 
 from collector.epochs import NEVER_CAME
-from collector.log import NOBODY, LogReader, LogUnwritable, ShardWriter
+from collector.log import NOBODY, LogReader, LogUnwritable, Position, ReaderMark, ShardWriter
+from collector.log.position import position_path
 from collector.log.segment import Segment
 from collector.registry import RegistryUnavailable
 from protocol.plan import Node, PlanDocument
@@ -279,16 +281,59 @@ def test_a_loss_that_could_not_be_told_is_told_by_the_next_opening(
 
 
 def test_a_shard_that_is_gone_though_its_agents_are_known_is_told(tmp_path: Path) -> None:
-    agent = next(each for each in map(FakeAgent, "abcdefghijklmnopqrstuvwxyz") if shard_of(each.name) == SHARD)
+    """A fault until somebody says that he knows, as with every loss; readers go on behind it."""
+    agent = FakeAgent(next(name for name in ascii_lowercase if shard_of(name) == SHARD))
     shard = Shard(tmp_path / "log")
-    shard.take(agent, agent.framed(0))
+    shard.take(agent, *(agent.framed(seq) for seq in range(5)))
+    reader = LogReader(shard.folder)
+    read_upto = reader.end(SHARD)
     shard.log.close()
     shutil.rmtree(shard.folder / "shard-05")
-    assert findings(shard) == [f"{shard.folder} has no shard, though the registry knows of agents"]
+    told = "nothing is left of shards 5, though the registry knows agents of them: put them back"
+    assert findings(shard) == [told]
+    (shard.folder / "shard-05").mkdir()
+    assert findings(shard) == [told]
     for _ in range(2):
         shard.open()
-        assert [gap.reason for gap in shard.records(Kind.GAP)] == [
-            "the log was damaged: the whole shard was gone, though agents of it are known"
-        ]
+        (gap,) = shard.records(Kind.GAP)
+        assert gap.reason == (
+            "the log was damaged: everything could not be read any more and was cut; "
+            "kept as found: shard-05/000000000001.arrows.damaged (empty, as the segment was not there)"
+        )
+        (finding,) = findings(shard)
+        assert gap.reason in finding and "take 000000000001.arrows.damaged away to say that you know" in finding
         shard.log.close()
-    shard.registry.close()
+    shard.open()
+    shard.take(agent, *(agent.framed(seq, oldest=True) for seq in range(5, 10)))
+    rows = list(reader.rows(SHARD, read_upto, reader.end(SHARD)))
+    assert [row.seq for row in rows if row.kind == Kind.EVENT] == [5, 6, 7, 8, 9], "none is taken for one of before"
+    (shard.folder / "shard-05" / "000000000001.arrows.damaged").unlink()
+    assert findings(shard) == [] and len(list(reader.rows(SHARD, read_upto, reader.end(SHARD)))) == len(rows)
+    shard.close()
+
+
+def test_a_shard_that_is_gone_goes_on_behind_the_furthest_reader(tmp_path: Path) -> None:
+    agent = FakeAgent(next(name for name in ascii_lowercase if shard_of(name) == SHARD))
+    shard = Shard(tmp_path / "log")
+    for seq in range(3):
+        shard.take(agent, agent.framed(seq))
+        shard.reopen()
+    reader = LogReader(shard.folder)
+    read_upto = reader.end(SHARD)
+    ReaderMark(shard.folder, "the one behind").leave({SHARD: Position(2, 1)})
+    ReaderMark(shard.folder, "the one in front").leave({SHARD: read_upto, SHARD + 1: Position(9, 9)})
+    shard.log.close()
+    shutil.rmtree(shard.folder / "shard-05")
+    shard.open()
+    shard.take(agent, agent.framed(3, oldest=True))
+    found = [
+        row.kind for row in reader.rows(SHARD, read_upto, reader.end(SHARD)) if row.agent == NOBODY or row.seq == 3
+    ]
+    assert found[0] == Kind.GAP and found[-1] == Kind.EVENT
+    shard.log.close()
+    for path in [position_path(shard.folder / "shard-05"), *(shard.folder / "shard-05").glob("*.arrows")]:
+        path.unlink()
+    shard.open()
+    assert shard.log.counters.gaps == 1, "the same once more"
+    assert len(list((shard.folder / "shard-05").glob("*.lost"))) == 2
+    shard.close()

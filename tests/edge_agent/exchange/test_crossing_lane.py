@@ -8,10 +8,15 @@ import pytest
 from edge_agent.exchange.crossing_lane import CrossingLane
 from edge_agent.exchange.receiving import NOTHING_TAKEN
 from edge_agent.spool import Spool
+from protocol.ids import StreamId
 from protocol.wire.answers import Taken
 from protocol.wire.batch import unframe
+from protocol.wire.crossing import whose_crossing
+from protocol.wire.errors import MalformedBatch
 
 AGENT = "pump-7"
+
+STREAM = StreamId(AGENT, 1, "sums", 1)
 
 
 class Bench:
@@ -19,12 +24,12 @@ class Bench:
 
     def __init__(self, spool: Spool) -> None:
         self.sent: list[bytes] = []
-        self.lane = CrossingLane(AGENT, spool, 9, ["b", "c"], lambda data, number: self.sent.append(data), 3)
+        self.lane = CrossingLane(STREAM, spool, 9, ["b", "c"], lambda data, number: self.sent.append(data), 3)
 
     def take(self) -> list[tuple[bool, bytes]]:
         """What was published since the last time, and whether it was said to be the oldest."""
         taken, self.sent = self.sent, []
-        return [unframe(data, AGENT) for data in taken]
+        return [unframe(data, whose_crossing(AGENT, STREAM.name)) for data in taken]
 
 
 @pytest.fixture
@@ -32,7 +37,32 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     with Spool.open(tmp_path / "send") as spool:
         for number in range(4):
             spool.append(b"%d" % number)
+        spool.sync()
         yield Bench(spool)
+
+
+def test_nothing_leaves_that_a_power_cut_could_take_back(tmp_path: Path) -> None:
+    """Its number would be given again, and what then has it would be taken for a copy."""
+    with Spool.open(tmp_path / "send") as spool:
+        bench = Bench(spool)
+        spool.append(b"0")
+        bench.lane.step(1.0)
+        assert bench.take() == []
+        spool.sync()
+        bench.lane.step(2.0)
+        assert bench.take() == [(True, b"0")]
+    with Spool.open(tmp_path / "send") as spool:
+        bench = Bench(spool)
+        bench.lane.step(1.0)
+        assert bench.take() == [], "nobody knows what the last process had synced"
+
+
+def test_on_another_topic_it_is_no_batch_and_no_crossing_of_another_stream(bench: Bench) -> None:
+    """A bit of the topic id was flipped on its way to the gateway."""
+    bench.lane.step(1.0)
+    for whose in (AGENT, whose_crossing(AGENT, "other"), whose_crossing("other", STREAM.name)):
+        with pytest.raises(MalformedBatch, match="checksum"):
+            unframe(bench.sent[0], whose)
 
 
 def test_the_slowest_receiver_decides(bench: Bench) -> None:

@@ -21,6 +21,7 @@ from protocol.mqttsn import MAX_UDP_PAYLOAD_BYTES
 from protocol.records import BEGINNING, END_OF_TIME, Origin, OriginKind
 from protocol.wire.crossing import Crossing, PackedTuple, decode_crossing, packed
 from protocol.wire.packer import Packer
+from tests.edge_agent.spool.folders import crashed
 
 STREAM = StreamId("car-7", 1, "sums", 77)
 AGE_S = 1.0
@@ -261,6 +262,21 @@ def test_a_full_spool_that_blocks_keeps_everything_and_goes_on_when_there_is_roo
         found += numbers_in(crossings(send))
     assert found == list(range(100))
     assert not send.trouble and crossings(send)[-1].watermark == 100
+
+
+def test_what_was_written_before_the_spool_was_full_is_synced_before_it_leaves(tmp_path: Path) -> None:
+    send = stream_in(tmp_path, spool_bytes=SMALL, when_full="block")
+    send.add(tuples(range(30), 4000), 29, 29, False, now=0.0)
+    send.step(0.0)
+    assert send.trouble and numbers_in(crossings(send)), "some of it fits"
+    assert send.spool.is_synced
+
+
+def test_what_a_killed_process_has_left_is_synced_before_it_leaves(tmp_path: Path) -> None:
+    send = stream_in(tmp_path)
+    send.add(tuples([1]), 1, 1, False, now=0.0)
+    send.step(0.0)
+    assert stream_in(crashed(tmp_path)).spool.is_synced
 
 
 def test_while_there_is_no_room_nothing_more_is_taken(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from edge_agent.outbox.giving_up import REASON, replacement
 from protocol.ids import StreamId
-from protocol.records import Assertion, Declared, Delivery, End, Gap, Lost, SourcePayload
+from protocol.records import Assertion, Declared, Delivery, End, Gap, Lost, Received, SourcePayload
 from protocol.wire.batch import Batch, Header, decode_batch, encode_batch
 from protocol.wire.sections import Kind, pending
 from tests.edge_agent.records import AGENT, PACKER, begun
@@ -47,6 +47,19 @@ def test_plan_end_and_older_losses_are_kept() -> None:
     _, records, count = replaced(batch(0, Declared("{}"), CRASH, begun(0)), batch(1, overflow), batch(2, End(9)))
     assert records == [Declared("{}"), CRASH, overflow, Gap(REASON, 1, 1, (0, 2), (), (0, 0)), End(9)]
     assert count == 1
+
+
+def test_how_much_was_taken_from_others_is_kept() -> None:
+    """Of each stream as far as the last one says; and it survives to be given up again."""
+    taken = [
+        Received("car-8", "sums", 77, 1, 5),
+        Received("car-8", "sums", 77, 2, 5),
+        Received("car-9", "sums", 3, 1, 6),
+    ]
+    data, _ = replacement([batch(0, begun(0), taken[0]), batch(1, taken[1], taken[2])], AGENT, PACKER)
+    _, records, _ = replaced(data, batch(2, begun(1)))
+    kept = [each for each in records if isinstance(each, Received)]
+    assert sorted(kept, key=lambda each: each.sender) == taken[1:]
 
 
 def test_what_was_lost_in_between_before_is_named_once() -> None:

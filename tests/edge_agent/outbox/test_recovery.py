@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from edge_agent.epoch import Epoch
 from edge_agent.outbox.memory import Memory, Progressed
 from edge_agent.outbox.pieces import Piece, encode_piece
 from edge_agent.outbox.recovery import CRASH, DAMAGE, close_journal, gap_after_crash
@@ -16,6 +17,8 @@ from protocol.records import Assertion, Declared, Delivery, End, Gap, Lost, Prog
 from protocol.wire.batch import Header, decode_batch, encode_batch
 from protocol.wire.sections import Kind, pending
 from tests.edge_agent.records import AGENT, ALERTS, EPOCH, PACKER, STREAM, Bench, begun, crashed, ended, path_of
+
+NOW = Epoch(1, 9)
 
 
 def rows(*records: Any) -> list[Any]:
@@ -107,10 +110,10 @@ def test_a_journal_that_cannot_be_read_is_reported(tmp_path: Path, caplog: pytes
 
 def test_the_first_start_and_a_clean_end_leave_no_gap(tmp_path: Path) -> None:
     with Spool.open(tmp_path) as spool:
-        assert gap_after_crash(spool, None, AGENT) is None
-        assert gap_after_crash(spool, Progressed(1, 5, ended=True), AGENT) is None
+        assert gap_after_crash(spool, None, AGENT, None, NOW) is None
+        assert gap_after_crash(spool, Progressed(1, 5, ended=True), AGENT, None, NOW) is None
         spool.append(batch(0, End(1)))
-        assert gap_after_crash(spool, Progressed(EPOCH.counter, EPOCH.nonce), AGENT) is None
+        assert gap_after_crash(spool, Progressed(EPOCH.counter, EPOCH.nonce), AGENT, None, NOW) is None
 
 
 @pytest.mark.parametrize("ended", [True, False])
@@ -134,7 +137,7 @@ def test_batches_that_the_disk_has_lost_at_the_end_are_named(
     with Bench(tmp_path) as after:
         held = after.spool.count
         assert 0 < held < written
-        gap = gap_after_crash(after.spool, after.memory.last, AGENT)
+        gap = gap_after_crash(after.spool, after.memory.last, AGENT, None, NOW)
         assert gap is not None
         assert gap.reason == (DAMAGE if ended else f"{CRASH}; {DAMAGE}")
         assert (gap.batches, gap.nonce, gap.next_event) == ((held, written - 1), EPOCH.nonce, 6)
@@ -154,7 +157,7 @@ def test_batches_that_are_lost_before_others_are_told_of_too(tmp_path: Path) -> 
     segment.write_bytes(content)
     with Spool.open(tmp_path) as spool:
         assert (spool.count, spool.lost) == (2, [range(1, 2)])
-        gap = gap_after_crash(spool, last, AGENT)
+        gap = gap_after_crash(spool, last, AGENT, None, NOW)
         assert gap is not None and (gap.reason, gap.batches) == (DAMAGE, None)
 
 
@@ -168,18 +171,18 @@ def test_a_spool_of_which_nothing_is_left_is_not_taken_for_one_that_was_sent(tmp
         assert bench.spool.count == 1
     shutil.rmtree(tmp_path / "up")
     with Bench(tmp_path) as after:
-        gap = gap_after_crash(after.spool, after.memory.last, AGENT)
+        gap = gap_after_crash(after.spool, after.memory.last, AGENT, None, NOW)
         assert gap is not None and (gap.reason, gap.batches) == (DAMAGE, (0, 0))
     with Bench(folder) as sent:
         sent.spool.release(0)
     with Bench(folder) as after:
-        assert gap_after_crash(after.spool, after.memory.last, AGENT) is None
+        assert gap_after_crash(after.spool, after.memory.last, AGENT, None, NOW) is None
 
 
 def test_a_crash_is_told_with_what_was_remembered(tmp_path: Path) -> None:
     last = Progressed(3, 9, 7, 12, False, {"reports": 4, "alerts": 2}, {"alerts": [50, 40]})
     with Spool.open(tmp_path) as spool:
-        gap = gap_after_crash(spool, last, AGENT)
+        gap = gap_after_crash(spool, last, AGENT, None, NOW)
     expected = Gap(
         CRASH, 3, 9, progress=(("alerts", 50, 40),), next_seqs=(("alerts", 2), ("reports", 4)), next_event=12
     )
@@ -202,7 +205,7 @@ def test_what_was_written_after_it_was_last_remembered_counts(tmp_path: Path) ->
                 first_event=2,
             )
         )
-        gap = gap_after_crash(spool, last, AGENT)
+        gap = gap_after_crash(spool, last, AGENT, None, NOW)
         assert gap is not None
         assert (gap.progress, gap.next_event) == ((("alerts", 9, 8),), 3)
         assert gap.next_seqs == (("alerts", 2), ("keys", 7), ("reports", 1))
@@ -213,7 +216,7 @@ def test_numbers_of_what_is_known_to_be_lost_are_used_up(tmp_path: Path) -> None
     lost = Gap("dropped: ...", EPOCH.counter, EPOCH.nonce, None, (Lost("reports", 0, 5),), (0, 9))
     with Spool.open(tmp_path) as spool:
         spool.append(batch(0, lost))
-        gap = gap_after_crash(spool, Progressed(EPOCH.counter, EPOCH.nonce), AGENT)
+        gap = gap_after_crash(spool, Progressed(EPOCH.counter, EPOCH.nonce), AGENT, None, NOW)
         assert gap is not None
         assert (gap.next_seqs, gap.next_event) == ((("reports", 6),), 10)
 
@@ -221,7 +224,7 @@ def test_numbers_of_what_is_known_to_be_lost_are_used_up(tmp_path: Path) -> None
 def test_batches_of_older_epochs_say_nothing_about_the_last_one(tmp_path: Path) -> None:
     with Spool.open(tmp_path) as spool:
         spool.append(batch(5, begun(0), End(0), nonce=4, epoch=1, first_event=99))
-        gap = gap_after_crash(spool, Progressed(EPOCH.counter, EPOCH.nonce), AGENT)
+        gap = gap_after_crash(spool, Progressed(EPOCH.counter, EPOCH.nonce), AGENT, None, NOW)
         assert gap is not None
         assert (gap.nonce, gap.next_event) == (EPOCH.nonce, 0)
 
@@ -231,14 +234,14 @@ def test_an_epoch_that_nobody_remembers_is_known_by_its_batches(tmp_path: Path) 
     crash = Gap(CRASH, 1, 4, next_event=3)
     with Spool.open(tmp_path) as spool:
         spool.append(batch(0, crash, Declared("{}"), begun(0)))
-        gap = gap_after_crash(spool, Progressed(1, 4, 9, 3, False, {"alerts": 8}), AGENT)
+        gap = gap_after_crash(spool, Progressed(1, 4, 9, 3, False, {"alerts": 8}), AGENT, None, NOW)
         assert gap is not None
         assert (gap.epoch, gap.nonce, gap.next_event, gap.next_seqs) == (EPOCH.counter, EPOCH.nonce, 1, ())
 
 
 def test_what_is_still_to_be_written_counts(tmp_path: Path) -> None:
     with Spool.open(tmp_path) as spool:
-        gap = gap_after_crash(spool, Progressed(EPOCH.counter, EPOCH.nonce), AGENT, left=batch(0, begun(0), begun(1)))
+        gap = gap_after_crash(spool, Progressed(EPOCH.counter, EPOCH.nonce), AGENT, batch(0, begun(0), begun(1)), NOW)
         assert gap is not None
         assert gap.next_event == 2
 
@@ -250,7 +253,7 @@ def test_an_entry_that_cannot_be_read_is_reported_and_passed_over(
     with Spool.open(tmp_path) as spool:
         spool.append(b"\x00")
         spool.append(batch(0, begun(0)))
-        gap = gap_after_crash(spool, Progressed(EPOCH.counter, EPOCH.nonce), AGENT)
+        gap = gap_after_crash(spool, Progressed(EPOCH.counter, EPOCH.nonce), AGENT, None, NOW)
         assert gap is not None
         assert gap.next_event == 1
     assert "cannot be read" in caplog.text
@@ -278,7 +281,7 @@ def test_after_a_kill_at_any_write_the_gap_begins_where_the_records_end(tmp_path
     for copy in copies[2:]:
         with Bench(copy) as after:
             assert close_journal(after.spool, AGENT) is None
-            gap = gap_after_crash(after.spool, after.memory.last, AGENT)
+            gap = gap_after_crash(after.spool, after.memory.last, AGENT, None, NOW)
             found = [number for numbers in after.events() for number in numbers]
             assert found == list(range(len(found)))
             assert gap is not None
@@ -288,16 +291,22 @@ def test_after_a_kill_at_any_write_the_gap_begins_where_the_records_end(tmp_path
 # What released batches have told
 
 
+def not_now() -> None:
+    raise OSError("the power was cut before it was done")
+
+
 def test_what_batches_told_is_known_though_they_are_released_and_a_power_cut_has_taken_the_notes(
     tmp_path: Path,
 ) -> None:
     with Bench(tmp_path / "agent", fsync="batch", flush_s=0.1, batch_records=1) as bench:
+        bench.spool._segment_bytes = 1  # every batch has its own, which can be deleted
         bench.outbox.begin()
         notes = {path.name: path.read_bytes() for path in (tmp_path / "agent").glob("memory-*")}
-        for seq in range(1, 4):
-            bench.put(Received("car-8", "sums", 77, seq))
+        for sender in ("car-7", "car-8", "car-8"):
+            bench.put(Received(sender, "sums", 77, 3))
             bench.step(0.11)
             bench.step(0.11)
+        bench.spool.before_deleting = not_now
         bench.spool.release(bench.spool.next - 1)
         after = crashed(tmp_path / "agent")
     for name, content in notes.items():
@@ -305,9 +314,9 @@ def test_what_batches_told_is_known_though_they_are_released_and_a_power_cut_has
     spool, memory = Spool.open(after / "up", fsync="batch"), Memory(after)
     assert close_journal(spool, AGENT) is None
     spool.append(b"the next process begins a segment")
-    gap_after_crash(spool, memory.last, AGENT)
+    gap_after_crash(spool, memory.last, AGENT, None, NOW)
     assert memory.last is not None
-    assert memory.last.positions == {"car-8/sums": [77, 3]}
+    assert memory.last.positions == {"car-7/sums": [77, 3], "car-8/sums": [77, 3]}
 
 
 def test_batches_leave_the_disk_only_when_what_they_told_is_safe(

@@ -92,6 +92,65 @@ def test_synced_pieces_are_not_overwritten_before_their_entry_is_synced(tmp_path
         assert spool.lost == []
 
 
+@pytest.mark.parametrize("fsync", ["interval", "never"])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_later_segment_comes_only_when_entries_of_synced_pieces_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsync: Fsync, is_killed: bool
+) -> None:
+    """A power cut may take the end of a segment and leave the next one: pieces of what is gone count for nothing."""
+    folder, synced = tmp_path / "spool", dict[str, int]()
+
+    def sync(fd: int) -> None:
+        synced[Path(f"/proc/self/fd/{fd}").readlink().name] = os.fstat(fd).st_size
+
+    with Spool.open(folder, segment_bytes=1, fsync=fsync) as spool:
+        spool.append(b"zero")
+        spool.journal(b"for one")
+        spool.sync(force=True)
+        monkeypatch.setattr(os, "fsync", sync)
+        monkeypatch.setattr(os, "fdatasync", sync)
+        spool._segment_bytes = 1000
+        spool.append(b"one")
+        assert not synced, "this is the entry that can be lost"
+        if is_killed:
+            folder = crashed(folder)
+            spool = Spool.open(folder, fsync=fsync)
+        spool._segment_bytes = 1
+        spool.append(b"two")
+        first = min(folder.glob("*.v1"))
+        assert synced.get(first.name) == first.stat().st_size
+        spool.close()
+
+
+@pytest.mark.parametrize("fsync", ["interval", "never"])
+def test_what_was_safe_and_does_not_fit_the_next_entry_is_safe_in_the_pieces_of_a_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsync: Fsync
+) -> None:
+    """A power cut may leave the entry, and take the pieces that repeat what it does not hold."""
+    synced: list[str] = []
+    real = os.fdatasync
+
+    def sync(fd: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{fd}").readlink().name)
+        real(fd)
+
+    with Spool.open(tmp_path, fsync=fsync) as spool:
+        spool.journal(b"one and two", 0)
+        spool.sync(force=True)
+        spool.journal(b"two", 1)
+        monkeypatch.setattr(os, "fdatasync", sync)
+        spool.append(b"one")
+        assert synced[:1] == ["journal"]
+        synced.clear()
+        spool.journal(b"three", 2)
+        spool.append(b"two")
+        assert synced[:1] == ["journal"], "it holds what was safe"
+        synced.clear()
+        spool.journal(b"three and four", 2)
+        spool.append(b"three and four")
+        assert "journal" not in synced, "nobody was promised that"
+
+
 def test_what_an_earlier_round_left_in_the_file_is_not_taken_for_new(tmp_path: Path) -> None:
     folder = tmp_path / "spool"
     with Spool.open(folder, fsync="batch") as spool:

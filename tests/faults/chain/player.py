@@ -131,7 +131,7 @@ def _forget(stage: Stage, fault: Fault) -> Undo:
 
 
 def _kill_worker(stage: Stage, fault: Fault) -> Undo:
-    stage.may_end.add("spark")
+    stage.forgive_spark()
     workers = stage.spark.workers
     victim = workers[int(fault.strength * len(workers))]
     stage.say(f"         one of {len(workers)} workers, process {victim.pid}")
@@ -161,11 +161,11 @@ def _fill_disk(stage: Stage, fault: Fault) -> Undo:
     disk.fill()
     if fault.target != CHECKPOINT:
         return disk.free
-    stage.may_end.add("spark")
+    stage.forgive_spark()
 
     def free() -> None:
         disk.free()
-        stage.may_end.add("spark")  # it may have tried in vain to start
+        stage.forgive_spark()  # it may have tried in vain to start
 
     return free
 

@@ -17,12 +17,17 @@ from random import Random
 
 import pytest
 
+from protocol.chunks import read_progress
 from spark_jobs.checkpoint import Checkpoint, CheckpointUnusable, opened, read_checked, write_checked
 from spark_jobs.checkpoint_files import faults
-from spark_jobs.log_source import passed
-from tests.faults.damage.harm import harms
+from spark_jobs.flat_rows import ENDING
+from spark_jobs.log_source import FIRST, LogStream, LogStreamReader, LogUnreadable, passed
+from spark_jobs.native_end import EndingLog
+from spark_jobs.placement import Placement
+from tests.faults.damage.harm import flip, harms
 from tests.system.graph.city import City, DiskLog, differences
 from threadline.retention import remove_passed
+from threadline.segment_log import SegmentLog
 
 COMMITTED = 5
 SNAPSHOT = 2
@@ -67,8 +72,15 @@ def folder(tmp_path: Path) -> Path:
         write(store / "SSTs" / name, chance.randbytes(2_000))
         for version in range(1, COMMITTED + 2):
             write(store / f"{version}.changelog", chance.randbytes(700))
-    write(made / "state" / "0" / "_metadata" / "v2" / "0", b"v2\n{}")
+    for stage in "01":
+        write(made / "state" / stage / "_metadata" / "v2" / "0", metadata("default"))
     return made
+
+
+def metadata(*stores: str) -> bytes:
+    """What an operator with state says of itself."""
+    told = [{"storeName": name, "numColsPrefixKey": 0, "numPartitions": 2} for name in stores]
+    return b"v2\n" + json.dumps({"operatorInfo": {"operatorId": 0}, "stateStoreInfo": told}).encode()
 
 
 def files(folder: Path) -> Iterator[Path]:
@@ -127,6 +139,39 @@ def test_state_that_is_gone_with_its_checksums_is_missed(folder: Path) -> None:
     assert list(faults(folder, COMMITTED)) == [f"{folder / 'offsets' / str(COMMITTED)} is gone"]
 
 
+@pytest.mark.parametrize("gone", ["", "0", "0/1", "1/0", "1/1", "0/_metadata", "1/_metadata"])
+def test_folders_of_the_state_that_are_gone_are_missed(folder: Path, gone: str) -> None:
+    shutil.rmtree(folder / "state" / gone)
+    assert list(faults(folder, COMMITTED)) == [f"{folder / 'state' / gone} is gone"]
+    with pytest.raises(CheckpointUnusable, match=r"is gone: put back a copy of the whole folder, or take a new"):
+        open_again(folder)
+    assert list(faults(folder, None)) == [], "before anything is committed there need be none"
+
+
+def test_an_operator_that_does_not_say_what_its_state_is_made_of_is_refused(folder: Path) -> None:
+    write(folder / "state" / "1" / "_metadata" / "v2" / "3", b"v2\n{}")
+    assert list(faults(folder, COMMITTED)) == [f"{folder}/state/1/_metadata/v2/3 is not as it was written"]
+
+
+@pytest.mark.parametrize("gone", ["1/right/4.delta", "0/left", "1/left/5.delta"])
+def test_state_of_the_kind_that_ank_n_keeps_is_missed(folder: Path, gone: str) -> None:
+    """It has several stores, and Spark's own snapshots."""
+    operator = folder / "state" / "2"
+    write(operator / "_metadata" / "metadata", metadata("left", "right"))
+    for partition, store in itertools.product("01", ("left", "right")):
+        write(operator / partition / store / "3.snapshot", b"all of it")
+        for version in range(3, COMMITTED + 2):
+            write(operator / partition / store / f"{version}.delta", b"what has changed")
+    assert list(faults(folder, COMMITTED)) == []
+    path = operator / gone
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+        path.with_name(f".{path.name}.crc").unlink()
+    assert list(faults(folder, COMMITTED)) == [f"{path} is gone"]
+
+
 def test_what_a_crash_leaves_is_no_damage(folder: Path) -> None:
     store = folder / "state" / "0" / "1"
     (store / f".{COMMITTED + 1}.changelog.crc").unlink()  # renamed without its checksums
@@ -167,12 +212,39 @@ def test_nothing_of_our_own_is_believed_that_has_changed(folder: Path, tmp_path:
 
 
 def test_segments_stay_if_nobody_knows_what_was_passed(folder: Path, tmp_path: Path) -> None:
-    write_checked(folder / "log-position.json", {"3": [5, 7]})
+    """The job itself only writes it: it goes on, and the next micro-batch says again what retention may go by."""
+    path, log = folder / "log-position.json", SegmentLog(tmp_path / "log")
+    reader = LogStreamReader(LogStream(log, lambda *_: (), Placement(4, 2), folder, {}, most_rows=1, most_bytes=1))
+    reader.commit({"3": [5, 7]})
     assert passed(folder) == {3: (5, 7)}
-    text = (folder / "log-position.json").read_text()
-    (folder / "log-position.json").write_text(text.replace("[5, 7]", "[9, 7]"))
+    content = path.read_bytes()
+    for harm in (flip(content, at, bit) for at in range(len(content)) for bit in range(8)):
+        path.write_bytes(harm.content)
+        try:
+            assert passed(folder) == {3: (5, 7)}, str(harm)  # a blank that is another one
+        except ValueError as error:
+            assert f"{path} is not as it was written" in str(error)
+    path.write_bytes(content.replace(b"[5, 7]", b"[9, 7]"))
     with pytest.raises(ValueError, match=r"log-position\.json is not as it was written"):
         remove_passed(tmp_path / "log", folder, 0)
+    open_again(folder)
+    reader.commit({"3": [6, 0]})
+    assert passed(folder) == {3: (6, 0)}
+
+
+def test_an_end_that_was_written_down_is_believed_only_as_it_was(tmp_path: Path) -> None:
+    ending = EndingLog(SegmentLog(tmp_path / "log"), tmp_path)
+    path = tmp_path / "native-end.json"
+    write_checked(path, [1700000000000, 1700000090000])
+    assert ending.end(ENDING) == (1, 2)
+    assert [read_progress(row.data).watermark[0] for row in ending.rows(ENDING, FIRST, ending.end(ENDING))] == [
+        1700000000000,
+        1700000090000,
+    ]
+    for text in (path.read_text().replace("17", "18"), "[1700000000000, 1700000090000]"):
+        path.write_text(text)
+        with pytest.raises(LogUnreadable, match=r"native-end\.json is not as it was written"):
+            ending.end(ENDING)
 
 
 # With Spark

@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from collector.forwarding.errors import PositionUnusable
 from collector.forwarding.position import PositionFile, Purpose
-from collector.log import LogDamaged, LogError, LogReader, Position, log_id, remove_segments
+from collector.log import (
+    FIRST,
+    LogDamaged,
+    LogError,
+    LogReader,
+    Position,
+    ShardWriter,
+    log_id,
+    remove_segments,
+    verify,
+)
 from collector.log.identity import give_id
+from collector.log.reader import _BOOKMARKS
 from collector.log.segment import Segment
 from collector.log_view import check, lines
 from collector.quarantine import Quarantine
 from collector.registry import ClosedEpoch, Registry, RegistryDamaged, RegistryError, StreamName
 from collector.shard_log import ShardLog
+from collector.translator import Translator, TranslatorOptions
 from protocol.records import SourcePayload
 from protocol.row import Row
 from protocol.wire.sections import Kind
 from tests.collector.agents import SHARD, FakeAgent, Shard
+from tests.collector.log.batches import SNAPSHOT, NextSeqs, batch
 from tests.faults.damage.harm import Harm, flip, harms, put, used
 
 AGENTS = [FakeAgent(f"pump-{number}", number + 1) for number in (7, 8)]
@@ -133,6 +146,71 @@ def test_no_reader_gets_what_was_not_written_many_times(made: Path, tmp_path: Pa
             shutil.rmtree(folder)
 
 
+@pytest.mark.parametrize("compression", ["zstd", None])
+def test_a_bit_of_a_segment_is_missed_or_no_row_rests_on_it(tmp_path: Path, compression: str | None) -> None:
+    """Arrow and zstd have bytes that say nothing: what fills up to the next multiple of eight, lengths of tables that
+    nobody looks at, places of buffers that are empty. Whatever else changes is noticed."""
+    segment_of_every_kind(tmp_path, compression)
+    silent = try_every_bit(tmp_path, lambda at: [] if at % 17 else [at % 8])
+    assert 0 < silent < 0.4
+
+
+def test_a_column_whose_name_is_no_text_any_more_is_damage(tmp_path: Path) -> None:
+    segment_of_every_kind(tmp_path, "zstd")
+    path = tmp_path / f"shard-{SHARD:02d}" / "000000000001.arrows"
+    content = path.read_bytes()
+    for at in (content.index(name) for name in (b"kind", b"agent", b"nonce", b"seq", b"data", b"check")):
+        path.write_bytes(flip(content, at, 7).content)
+        with Segment(path) as segment, pytest.raises(LogDamaged, match="no Arrow stream begins here"):
+            list(segment.frames())
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("compression", ["zstd", None])
+def test_every_byte_of_a_segment_is_missed_or_no_row_rests_on_it(tmp_path: Path, compression: str | None) -> None:
+    segment_of_every_kind(tmp_path, compression)
+    silent = try_every_bit(tmp_path, lambda at: [at % 8])
+    print(f"{compression}: {silent:.0%} of the bits say nothing")
+
+
+def segment_of_every_kind(folder: Path, compression: str | None) -> None:
+    """An empty snapshot, one with rows, commits with one row and with several."""
+    state = NextSeqs()
+    with ShardWriter(folder, SHARD, compression=compression, segment_bytes=1_000) as writer:
+        writer.begin(state.snapshot)
+        for seq in range(4):
+            rows = batch("a", seq, kinds=range(1, 2 + seq), size_bytes=30 * seq)
+            state.note(rows)
+            writer.append(rows)
+            writer.commit()
+
+
+def try_every_bit(folder: Path, bits: Callable[[int], Sequence[int]]) -> float:
+    """Flip bits of every segment: readers never get another row, and where they stop `verify` says why. Returns the
+    share of bytes that nobody has noticed."""
+    reader = LogReader(folder)
+    end = reader.end(SHARD)
+    true = list(reader.rows(SHARD, FIRST, end))
+    tried = silent = 0
+    for path in sorted(folder.glob("shard-*/*.arrows")):
+        content = path.read_bytes()
+        for harm in (flip(content, at, bit) for at in range(len(content)) for bit in bits(at)):
+            tried += 1
+            path.write_bytes(harm.content)
+            _BOOKMARKS.clear()  # as in a process that has never been here
+            (report,) = verify(folder, own_kinds=[SNAPSHOT])
+            try:
+                assert list(reader.rows(SHARD, FIRST, end)) == true, f"{path.name}: {harm}"
+            except LogError:
+                assert report.findings, f"{path.name}: {harm}: readers stop, and verify has nothing to say"
+            if not report.findings:
+                silent += 1
+                assert report.rows == len(true), f"{path.name}: {harm}"
+        path.write_bytes(content)
+    return silent / tried
+
+
 # The registry
 
 
@@ -178,6 +256,44 @@ def test_every_value_of_the_registry_is_summed_up(folder: Path, change: str) -> 
         Registry(folder / "registry.db")
 
 
+def test_a_table_of_the_registry_that_says_something_else_of_its_columns_is_damage(folder: Path) -> None:
+    """The statement that made it is text in the file. With another one, SQLite would keep other values."""
+    with sqlite3.connect(folder / "registry.db", isolation_level=None) as db:
+        db.execute("PRAGMA writable_schema=ON")
+        db.execute("UPDATE sqlite_master SET sql=replace(sql, 'nonce INTEGER', 'nonce HNTEGER') WHERE name='streams'")
+    with pytest.raises(RegistryDamaged, match=r"registry\.db is damaged \(streams has other columns\)"):
+        Registry(folder / "registry.db")
+    assert [line for line in faults(folder) if "is damaged (streams has other columns)" in line]
+
+
+@pytest.mark.parametrize("what", ["empty", "folder", "deleted", "flipped"])
+def test_verify_finds_what_keeps_a_translator_from_going_on(made: Path, tmp_path: Path, what: str) -> None:
+    """With its registry, or with the id of the log; what it finds, it says in a line each."""
+    content = {name: (made / name).read_bytes() for name in ("registry.db", "id")}
+    flips = [(name, harm) for name in content for harm in harms(content[name], 4, 25, used(content[name]))]
+    found = 0
+    for number, (name, harm) in enumerate(flips if what == "flipped" else [(name, None) for name in content]):
+        folder = Path(shutil.copytree(made, tmp_path / f"log-{number}"))
+        path = folder / name
+        path.unlink()
+        if what == "folder":
+            path.mkdir()
+        elif what != "deleted":
+            path.write_bytes(harm.content if harm else b"")
+        told = faults(folder)
+        assert all(f"{path}" in line or "in registry.db" in line for line in told)
+        found += bool(told)
+        try:
+            Translator(TranslatorOptions(("127.0.0.1", 1), folder, range(16)))._end()
+            registry, shard = opened(folder)
+            shard.close()
+            registry.close()
+            assert not told or name == "id", f"{path}: {harm}: a translator goes on with it"
+        except (LogError, RegistryError):
+            assert told, f"{path}: {harm}: a translator refuses what verify has nothing against"
+    assert found == 2 or (what == "flipped" and found > 30)
+
+
 def test_what_was_given_in_any_way_is_summed_up(folder: Path) -> None:
     path = folder / "registry.db"
     with sqlite3.connect(path, isolation_level=None) as db:  # as of a version without sums
@@ -207,6 +323,8 @@ def test_a_registry_that_is_older_than_the_log_is_refused(made: Path, tmp_path: 
         put(kept / "registry.db", older)
         with pytest.raises(RegistryDamaged, match=f"does not fit the log: it knows .* of {agent.name} as nothing"):
             opened(kept)
+        (fault,) = faults(kept)
+        assert f"stream {streams[-1]} of {agent.name} is number 3 here, and none in registry.db" in fault
 
 
 # Small files

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 import collector.brake
+import threadline.spark
 from collector.brake import Brake
 from collector.log import Backlog, LogReader, Position, ReaderMark, log_id
 from collector.translator import Translator, TranslatorOptions
@@ -17,6 +19,7 @@ from protocol.topics import shard_of
 from protocol.wire.sections import Kind
 from tests.collector.agents import FakeAgent
 from tests.collector.log.batches import SHARD, batch, log_batches, opened, segments
+from tests.support.waiting import wait_until
 from threadline.spark import StoreMark
 
 AGENT = FakeAgent("pump-0")
@@ -33,7 +36,7 @@ def unread_bytes(folder: Path) -> int:
 def test_without_a_reader_everything_is_unread(tmp_path: Path) -> None:
     log_batches(tmp_path, "a", range(3))
     found = Backlog(tmp_path).unread()
-    assert found == (sum(path.stat().st_size for path in segments(tmp_path)), "", None)
+    assert found == (sum(path.stat().st_size for path in segments(tmp_path)), "", None, "")
 
 
 def test_a_reader_that_has_read_everything_has_nothing_unread(tmp_path: Path) -> None:
@@ -104,7 +107,7 @@ def test_a_damaged_mark_is_never_believed(tmp_path: Path, damage: str) -> None:
     log_batches(tmp_path, "b", range(2))
     fresh, knowing = Backlog(tmp_path).unread(), backlog.unread()
     assert fresh.size_bytes == sum(path.stat().st_size for path in segments(tmp_path)), "as if nothing had been read"
-    assert "cannot be read" in fresh.reader
+    assert fresh.trouble and fresh.mark == mark.path and not fresh.reader
     assert 0 < knowing.size_bytes < fresh.size_bytes, "who knows what it said before goes by that"
 
 
@@ -156,6 +159,20 @@ def test_the_brake_is_on_from_the_bound_until_enough_is_read(tmp_path: Path, cap
     assert f"the job (if it will not come back, delete {mark.path})" in caplog.text
     clock.now += 5.0
     assert brake.held_s == 7.0
+
+
+def test_who_has_an_unreadable_mark_is_not_told_to_delete_it_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without it, everything is unread as well."""
+    log_batches(tmp_path, "a", range(10))
+    mark = ReaderMark(tmp_path, "the job")
+    mark.leave({SHARD: Position(1, 1)})
+    mark.path.write_bytes(b"")
+    Brake(tmp_path, 1, Clock()).look(0)
+    assert f"one whose mark cannot be read ({mark.path}: " in caplog.text
+    assert "its `threadline spark` writes it anew while it runs" in caplog.text
+    assert "delete the mark and start another, or say --max-unread-bytes 0" in caplog.text
 
 
 def test_it_looks_at_once_when_what_was_taken_may_be_too_much(tmp_path: Path) -> None:
@@ -275,6 +292,29 @@ def test_the_job_marks_what_the_store_has_whichever_checkpoint_told_it(tmp_path:
     assert unread_bytes(tmp_path) == before, "a batch that the store had already"
     job.move('{"5": [1, 10]}')
     assert unread_bytes(tmp_path) < before
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["damaged", "deleted"])
+def test_a_mark_that_is_lost_while_nothing_comes_is_left_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
+) -> None:
+    """Else a translator that starts then would take nothing any more, and the job would never have a reason to move."""
+    monkeypatch.setattr(threadline.spark, "_MARK_S", 0.01)
+    end = log_batches(tmp_path, "a", range(10))
+    mark = ReaderMark(tmp_path, "job")
+    job = StoreMark(mark, [json.dumps({SHARD: end})])
+    brake = Brake(tmp_path, 1, Clock())
+    if is_deleted:
+        mark.path.unlink()
+    else:
+        mark.path.write_bytes(mark.path.read_bytes()[:-20])
+    brake.look(0)
+    assert brake.is_on
+    with job.kept():
+        wait_until(lambda: unread_bytes(tmp_path) == 0, "the mark")
+    brake._look_at = 0.0
+    brake.look(0)
+    assert not brake.is_on
 
 
 def test_a_mark_that_cannot_be_left_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

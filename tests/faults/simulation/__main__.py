@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import signal
 import sys
 import time
 import traceback
@@ -13,6 +15,8 @@ from typing import NamedTuple
 
 from tests.faults.simulation.runs import Summary, run_seed, shrunk
 from tests.faults.simulation.schedule import plan_run
+
+_TELL_S = 10.0
 
 
 class Outcome(NamedTuple):
@@ -33,17 +37,31 @@ def try_seed(seed: int) -> Outcome:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.simulation", description=(__doc__ or "").strip())
-    parser.add_argument("--seed", type=int, help="one run")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--seed", type=int, help="one run")
+    which.add_argument(
+        "--seeds", type=parse_seeds, default="0-99", metavar="FIRST-LAST", help="many runs (default: %(default)s)"
+    )
     parser.add_argument("--shrink", action="store_true", help="with --seed: find the fewest steps that still fail")
-    parser.add_argument("--seeds", default="0-99", metavar="FIRST-LAST", help="many runs (default: %(default)s)")
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="so many at a time (default: %(default)s)"
     )
     arguments = parser.parse_args()
+    if arguments.jobs < 1:
+        parser.error("--jobs: at least 1")
     if arguments.seed is not None:
         return shrink(arguments.seed) if arguments.shrink else show(arguments.seed)
-    first, _, last = arguments.seeds.partition("-")
-    return run_many(range(int(first), int(last or first) + 1), arguments.jobs)
+    if arguments.shrink:
+        parser.error("--shrink is for one run: give it a --seed")
+    return run_many(arguments.seeds, arguments.jobs)
+
+
+def parse_seeds(text: str) -> range:
+    """`10-19`, or a single one."""
+    match = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+    if match is None or int(match[2] or match[1]) < int(match[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not like 0-99")
+    return range(int(match[1]), int(match[2] or match[1]) + 1)
 
 
 def show(seed: int) -> int:
@@ -68,24 +86,32 @@ def shrink(seed: int) -> int:
 
 
 def run_many(seeds: range, jobs: int) -> int:
-    """All of them, with progress on stderr; failures are told at once."""
-    begun, failed, done = time.monotonic(), 0, 0
+    """All of them, with progress on stderr; failures are told at once. Ctrl-C ends it with what was found so far."""
+    begun, code = time.monotonic(), 0
+    tell_at = begun + _TELL_S
     happened: Counter[str] = Counter()
-    with ProcessPoolExecutor(jobs) as pool:
-        for outcome in pool.map(try_seed, seeds, chunksize=4):
-            done += 1
-            if outcome.summary is None:
-                failed += 1
-                print(f"seed {outcome.seed} failed:\n{outcome.error}", flush=True)
-            else:
-                happened += outcome.summary.happened
-            if done % 50 == 0:
-                rate = 60 * done / (time.monotonic() - begun)
-                print(f"{done} of {len(seeds)} runs, {failed} failed, {rate:.0f} a minute", file=sys.stderr, flush=True)
+    failed, done = 0, 0
+    with ProcessPoolExecutor(jobs, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
+        try:
+            for outcome in pool.map(try_seed, seeds, chunksize=4):
+                done += 1
+                if outcome.summary is None:
+                    failed += 1
+                    print(f"seed {outcome.seed} failed:\n{outcome.error}", flush=True)
+                else:
+                    happened += outcome.summary.happened
+                if (now := time.monotonic()) >= tell_at:
+                    tell_at = now + _TELL_S
+                    rate = 60 * done / (now - begun)
+                    told = f"{done} of {len(seeds)} runs, {failed} failed, {rate:.0f} a minute"
+                    print(told, file=sys.stderr, flush=True)
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            code = 128 + signal.SIGINT
     for name, count in sorted(happened.items()):
         print(f"{count:10d}  {name}")
     print(f"{done - failed} passed, {failed} failed")
-    return int(failed > 0)
+    return code or int(failed > 0)
 
 
 if __name__ == "__main__":

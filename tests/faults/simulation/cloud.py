@@ -253,5 +253,9 @@ class GraphJob(Process):
         self._pipeline.states.update(states)
 
     def remove_old(self) -> int:
-        """Segments that the checkpoint has passed are not needed any more."""
-        return sum(len(remove_segments(self._log, shard, place)) for shard, place in self._passed.items())
+        """Segments that the checkpoint has passed are not needed any more. What a power cut has damaged stays as it is
+        until its writer has seen to it."""
+        try:
+            return sum(len(remove_segments(self._log, shard, place)) for shard, place in self._passed.items())
+        except LogDamaged:
+            return 0

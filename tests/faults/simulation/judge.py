@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from collector.log_view import Entry, _learn, _records
+from collector.log_view import Entry, learn_names, records_of
 from edge_agent.outbox.recovery import CRASH
 from protocol.ids import StreamId
 from protocol.records import Delivery, Gap
@@ -19,7 +19,7 @@ from tests.faults.simulation.fleet import COUNTED
 from tests.faults.simulation.truth import Life
 
 _TUPLES = (Kind.SOURCE, Kind.DELIVERY)
-_SAYS_NOTHING = (Kind.GAP, Kind.PLAN, Kind.STATUS, Kind.REGISTER, Kind.EPOCH)
+_SAYS_NOTHING = (Kind.GAP, Kind.PLAN, Kind.STATUS, Kind.REGISTER, Kind.EPOCH, Kind.RECEIVED)
 
 
 def entries_of(rows: Mapping[int, Sequence[Row]]) -> list[Entry]:
@@ -30,11 +30,11 @@ def entries_of(rows: Mapping[int, Sequence[Row]]) -> list[Entry]:
         names: dict[int, StreamId] = {}
         for row in each:
             if row.kind in (Kind.REGISTER, Kind.SNAPSHOT, Kind.EPOCH):
-                _learn(row, epochs, names)
+                learn_names(row, epochs, names)
             kind = Kind(row.data[0]) if row.kind == Kind.PAYLOAD else Kind(row.kind)
             epoch = epochs.get((row.agent, row.nonce))
             found += [
-                Entry(kind, row.agent, row.nonce, row.seq, each, epoch) for each in _records(row, epoch or 0, names)
+                Entry(kind, row.agent, row.nonce, row.seq, each, epoch) for each in records_of(row, epoch or 0, names)
             ]
     return found
 

@@ -269,6 +269,7 @@ class World:
         self.start_translator()
         for name in self.options.agents:
             self.start_device(name)
+            self.devices[name].wake()
         self._rest("everything is sent", lambda: all(each.is_quiet for each in self.devices.values()))
         for name in self.options.agents:  # those who send come first
             device = self.devices[name]

@@ -12,8 +12,12 @@ def sample(
     *,
     rate: float = 100.0,
     said: float | None = None,
+    told: tuple[tuple[float, int], ...] | None = None,
+    acknowledged: float | None = None,
     unacknowledged: float = 0,
-    batches: float | None = None,
+    dropped: float = 0,
+    missed: float = 0,
+    seen: int | None = 0,
     rows: float | None = None,
     rows_read: float | None = None,
     late_ms: float = 1_000.0,
@@ -24,19 +28,22 @@ def sample(
     """A quiet second of devices that say 100 units, which make ten batches and twenty rows."""
     used = cores or {DEVICES: 0.2, TRANSLATOR: 0.3, SPARK: 0.4}
     written = 20 * at_s if rows is None else rows
+    in_all = int(rate * at_s if said is None else said)
     return Sample(
         at_s=at_s,
         rate=rate,
-        said=int(rate * at_s if said is None else said),
-        events=0,
+        said=in_all,
+        told=((at_s, in_all),) if told is None else told,
         connected=2,
+        acknowledged=int(10 * at_s - unacknowledged if acknowledged is None else acknowledged),
         unacknowledged=int(unacknowledged),
+        dropped=int(dropped),
         memory_bytes=0,
         resent=0,
-        missed=0,
-        seen=0,
+        missed=int(missed),
+        seen=seen,
         metrics={
-            TRANSLATOR: {"batches": 10 * at_s if batches is None else batches, "rows": written},
+            TRANSLATOR: {"batches": 10 * at_s, "rows": written},
             SPARK: {"rows": written if rows_read is None else rows_read},
         },
         cores=used,

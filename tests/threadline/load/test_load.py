@@ -16,7 +16,9 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
+from collector.log import FIRST, LogReader
 from protocol.address import format_address
+from protocol.wire.sections import Kind
 from tests.support.waiting import wait_until
 from threadline.cli import app
 from threadline.lab import GatewayService, TranslatorService, free_port, mqtt_broker
@@ -76,9 +78,11 @@ def test_all_that_devices_say_is_counted_in_the_log(cloud: Cloud, tmp_path: Path
     assert found["connected"] == 4
     assert found["losses"] == []
     assert found["checked"] == ["log"]
+    assert found["samples"][-1]["acknowledged"] > 0
+    assert found["samples"][-1]["dropped"] == 0
     # The machine may be busy, but it is not so slow.
     assert rate / 2 <= found["units"] <= 2 * rate
-    said = found["said"]
+    said = found["said_with_warm_up"]
     if profile == "query":
         assert said["origins"] == 50 * said["results"]
         assert said["readings"] == 38 * said["results"] + 4 * 12
@@ -111,18 +115,26 @@ def test_what_a_small_spool_gave_up_is_a_loss_that_its_gap_explains(cloud: Cloud
         assert int(found) < int(said)
         assert re.search(r"batches \d+ to \d+", gap)
     assert {each["what"] for each in figures(told)["losses"]} == {"results", "origins", "readings"}
+    assert figures(told)["samples"][-1]["dropped"] > 0
 
 
 def _publishes(cloud: Cloud) -> float:
     return scrape("gateway", f"127.0.0.1:{cloud.gateway.metrics_port}").get("publishes_from_devices", 0)
 
 
+def _has_results(log: Path) -> bool:
+    reader = LogReader(log)
+    return any(
+        row.kind == Kind.DELIVERY for shard in reader.shards() for row in reader.rows(shard, FIRST, reader.end(shard))
+    )
+
+
 def test_a_signal_ends_it_with_what_was_measured(tmp_path: Path) -> None:
     """It starts the chain itself here, and nothing of it is left."""
     told, folder = tmp_path / "load.json", tmp_path / "run"
-    options = ["--devices", "2", "--duration", "600", "--without-spark", "--folder", str(folder)]
+    options = ["--devices", "2", "--duration", "10m", "--without-spark", "--folder", str(folder)]
     process = load(*options, "--json", str(told))
-    wait_until(lambda: list(folder.glob("devices/load-*-1/up/*")), "the devices are there", END_S)
+    wait_until(lambda: (folder / "log").is_dir() and _has_results(folder / "log"), "the devices speak", END_S)
     children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGTERM)
     out = ended(process, 0)
@@ -132,11 +144,40 @@ def test_a_signal_ends_it_with_what_was_measured(tmp_path: Path) -> None:
     assert [each for each in children if each.is_running()] == []
 
 
-def test_a_gateway_that_is_not_there_is_no_success(tmp_path: Path) -> None:
-    options = ["--devices", "1", "--gateway", f"127.0.0.1:{free_port()}", "--connect", "1", "--drain", "1"]
-    out = ended(load(*options), 1)
-    assert "0 of 1 devices connected" in out
-    assert "not looked for: there is no --log" in out
+def test_a_signal_while_it_starts_ends_it_with_nothing(tmp_path: Path) -> None:
+    told, folder = tmp_path / "load.json", tmp_path / "run"
+    process = load("--devices", "2", "--folder", str(folder), "--json", str(told))
+    wait_until(lambda: list(folder.glob("*.log")), "something has been started", END_S)
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGTERM)
+    out, error = process.communicate(timeout=END_S)
+    assert (out, error) == ("", "threadline: stopped before anything was measured\n")
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not told.exists()
+    assert [each for each in children if each.is_running()] == []
+
+
+@pytest.mark.parametrize(("command", "name"), [("translate", "translator"), ("load.worker", "a process with devices")])
+def test_whoever_dies_is_told_with_what_was_measured(tmp_path: Path, command: str, name: str) -> None:
+    told, report, folder = tmp_path / "load.json", tmp_path / "load.html", tmp_path / "run"
+    options = ["--devices", "2", "--duration", "10m", "--without-spark", "--folder", str(folder)]
+    process = load(*options, "--json", str(told), "--report", str(report))
+    wait_until(lambda: (folder / "log").is_dir() and _has_results(folder / "log"), "the devices speak", END_S)
+    children = psutil.Process(process.pid).children()
+    next(each for each in children if command in " ".join(each.cmdline())).kill()
+    out = ended(process, 1)
+    assert re.search(rf"^FAILED    {name} died at \d+ s: killed by SIGKILL", out, re.MULTILINE)
+    assert figures(told)["failure"].startswith(f"{name} died at ")
+    assert figures(told)["samples"] != []
+    assert f"{name} died at " in report.read_text()
+
+
+def test_a_gateway_that_is_not_there_is_named() -> None:
+    gateway = f"127.0.0.1:{free_port()}"
+    process = load("--devices", "1", "--gateway", gateway, "--connect", "1")
+    out, error = process.communicate(timeout=END_S)
+    assert (process.returncode, out) == (1, "")
+    assert error == f"threadline: nobody answers at {gateway}: none of 1 devices was connected within 1 s\n"
 
 
 @pytest.mark.parametrize(
@@ -156,7 +197,23 @@ def test_a_gateway_that_is_not_there_is_no_success(tmp_path: Path) -> None:
         (["--gateway", "127.0.0.1:9", "--process", "gateway=x"], "there is no such process"),
         (["--gateway", "127.0.0.1:9", "--users", "3"], "there is no API to ask"),
         (["--without-spark", "--users", "3"], "there is no API to ask"),
-        (["--report", "/no/such/folder/load.html"], "there is no folder /no/such/folder"),
+        (["--gateway", "127.0.0.1:9", "--find-max"], "--find-max has to know how far Spark is behind"),
+        (["--gateway", "127.0.0.1:9", "--find-max", "--metrics", "spark=127.0.0.1:9"], "how far Spark is behind"),
+        (["--gateway", "127.0.0.1:9", "--store", "sqlite:////none/x.db"], "--store /none/x.db is not there"),
+        (["--gateway", "127.0.0.1:9", "--embedded"], "--embedded says how a chain is started, and goes without"),
+        (["--gateway", "127.0.0.1:9", "--without-spark"], "--without-spark says how a chain is started, and goes"),
+        (["--gateway", "127.0.0.1:9", "--users", "2", "--api", "http://127.0.0.1:1"], "--api: nobody answers at"),
+        (["--rate", "inf"], "--rate"),
+        (["--rate", "nan"], "--rate"),
+        (["--rate", "1e300"], "--rate"),
+        (["--duration", "10x"], "--duration '10x' is no time such as 90s, 10m or 2h"),
+        (["--duration", "0"], "--duration 0 is not between 0.1 s and 604800 s"),
+        (["--drain", "inf"], "--drain 'inf' is no time"),
+        (["--connect", "0.5s"], "--connect 0.5s is not between 1 s"),
+        (["--report", "/no/such/folder/load.html"], "--report /no/such/folder/load.html cannot be written: No such"),
+        (["--report", ""], "--report . cannot be written: Is a directory"),
+        (["--json", "/proc/x.json"], "--json /proc/x.json cannot be written"),
+        (["--report", "same", "--json", "./same"], "--report and --json are the same file"),
     ],
 )
 def test_bad_input_is_refused_with_a_reason(options: list[str], words: str) -> None:

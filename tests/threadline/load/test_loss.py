@@ -1,27 +1,26 @@
-"""What counts as lost, on a log and a store that hold exactly what the tests put there; and how late results are."""
+"""What counts as lost, on a log and a store that hold exactly what the tests put there."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from collector.log import Position, SegmentRemoved, ShardWriter, remove_segments
 from protocol.chunks import pack, pack_sources
 from protocol.records import Gap, Lost, SourcePayload
 from protocol.wire.sections import EventKind, Kind, TupleColumns, decode_section
 from tests.collector.store.graphs import QuickWriter, graph_batch, tuple_id
 from tests.collector.store.rows import AGENT, OWN, record_row, register_row, row
-from tests.support.waiting import wait_until
 from threadline.load.fleet import DeviceEnd
-from threadline.load.latency import Arrivals
-from threadline.load.loss import Held, Loss, lost_before_graph, lost_before_log
+from threadline.load.loss import Held, Loss, held_by_log, log_ends, lost_before_graph, lost_before_log
 from threadline.load.profiles import RESULTS, Said
 
 START = (AGENT.name, AGENT.nonce)
 STREAM = 7
+SHARD = 5
 BEGUN: list[tuple[Any, ...]] = [
     (Kind.EVENT, EventKind.TASK_BEGUN, 10 + key, key, 0, f"t{key}", "", (), []) for key in range(3)
 ]
@@ -29,7 +28,7 @@ ENDED: list[tuple[Any, ...]] = [(Kind.EVENT, EventKind.TASK_ENDED, 20 + key, key
 
 
 def end(**said: int) -> DeviceEnd:
-    return DeviceEnd(*START, Said(**said), 0, 0, 0)
+    return DeviceEnd(*START, Said(**said), 0)
 
 
 def sources(*seqs: int) -> bytes:
@@ -73,12 +72,55 @@ def test_what_is_missing_is_told_with_the_gap_that_names_it() -> None:
     assert (origins.what, origins.said, origins.found) == ("origins", 150, 50)
 
 
+def test_what_a_device_still_has_may_arrive() -> None:
+    """Unless it says itself that something was given up, or more has come than was said."""
+    held = Held()
+    held.add(row(Kind.DELIVERY, delivered(50)))
+    said = DeviceEnd(*START, Said(results=3, origins=150), left=2)
+    found = list(lost_before_log([said], {START: held}))
+    assert [loss.may_arrive for loss in found] == [True, True]
+    assert str(found[0]).endswith("1 of 3 results are in the log (it still has 2 batches)")
+    assert not Loss("a", "log", "results", 3, 4, left=2).may_arrive
+    held.add(record_row(Gap("spool full", 3, AGENT.nonce, (4, 9))))
+    assert not any(loss.may_arrive for loss in lost_before_log([said], {START: held}))
+    assert not any(loss.may_arrive for loss in lost_before_log([end(results=3)], {START: Held()}))
+
+
 @pytest.mark.parametrize(("first", "second"), [((0, 1), (1, 2)), ((0, 1), (0, 1)), ((0, 2), (3, 4))])
 def test_what_comes_twice_or_out_of_order_is_told(first: tuple[int, ...], second: tuple[int, ...]) -> None:
     held = Held()
     for seqs in (first, second):
         held.add(row(Kind.SOURCE, sources(*seqs)))
     assert any(loss.where == "log in order" for loss in lost_before_log([end(readings=4)], {START: held}))
+
+
+def logged(folder: Path, *seqs: int) -> None:
+    """Readings that one writer has logged, in a segment of its own."""
+    with ShardWriter(folder, SHARD) as writer:
+        writer.begin(list)
+        writer.append([row(Kind.SOURCE, sources(seq), seq) for seq in seqs])
+        writer.commit()
+
+
+def test_the_log_is_read_from_where_it_was_when_devices_came(tmp_path: Path) -> None:
+    """What was there before, or was removed before, is not theirs."""
+    logged(tmp_path, 0, 1, 2)
+    logged(tmp_path, 3)
+    remove_segments(tmp_path, SHARD, Position(2, 0))
+    begins = log_ends(tmp_path)
+    logged(tmp_path, 4, 5)
+    assert held_by_log(tmp_path, begins, [START])[START].said == Said(readings=2)
+    logged(tmp_path, 6)
+    remove_segments(tmp_path, SHARD, Position(4, 0))
+    with pytest.raises(SegmentRemoved, match="segment 2 has been removed, the oldest is 4"):
+        held_by_log(tmp_path, begins, [START])
+
+
+def test_a_shard_that_is_new_is_read_from_its_beginning(tmp_path: Path) -> None:
+    begins = log_ends(tmp_path)
+    assert begins == {}
+    logged(tmp_path, 0, 1)
+    assert held_by_log(tmp_path, begins, [START])[START].said == Said(readings=2)
 
 
 def test_the_graph_has_to_have_every_result_with_its_origins_and_every_task(tmp_path: Path) -> None:
@@ -97,23 +139,5 @@ def test_the_graph_has_to_have_every_result_with_its_origins_and_every_task(tmp_
         ("origins", 4, 3),
         ("ends of tasks", 3, 2),
     ]
-    stranger = DeviceEnd("nobody", 1, Said(results=1), 0, 0, 0)
+    stranger = DeviceEnd("nobody", 1, Said(results=1), 0)
     assert [loss.found for loss in lost_before_graph([stranger], store)] == [0]
-
-
-def test_results_and_tasks_are_late_by_their_own_time(tmp_path: Path) -> None:
-    """Those of others, and those that were captured before the clock started, do not count."""
-    store = f"sqlite:///{tmp_path / 'g.db'}"
-    now_ms = time.time_ns() // 1_000_000
-    with QuickWriter(tmp_path / "g.db") as writer, Arrivals(store, [START], with_tasks=True) as arrivals:
-        arrivals.since_ms = now_ms - 60_000
-        ours = {tuple_id(STREAM, 0): now_ms - 5_000, tuple_id(STREAM, 1): now_ms - 300_000}
-        others = {tuple_id(STREAM + 1, 0): now_ms}
-        begun: tuple[Any, ...] = (Kind.EVENT, EventKind.TASK_BEGUN, now_ms - 2_000, 3, 0, "t", "", (), [])
-        rows = [register_row(STREAM, RESULTS), record_row(begun, seq=1)]
-        writer.write(graph_batch("q", 0, sinks=ours | others, rows=rows))
-        wait_until(lambda: arrivals.seen == 3, "both results and the task are seen")
-        late = arrivals.take_ms()
-    assert late.count == 2
-    assert 5_000 <= late.most < 60_000
-    assert arrivals.take_ms().count == 0

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import os
 import re
+from dataclasses import replace
+from datetime import datetime
 from html.parser import HTMLParser
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from tests.threadline.load.samples import sample
 from threadline.load.fleet import DeviceEnd
+from threadline.load.histogram import Histogram
 from threadline.load.loss import Loss
 from threadline.load.plots import plot
 from threadline.load.profiles import Said, profile_named
 from threadline.load.questions import Asked, Question
-from threadline.load.report import page
+from threadline.load.report import page, plots
 from threadline.load.run import LoadOptions, Outcome
 from threadline.load.steps import bottleneck, judge
-from threadline.load.summary import components, document, lines
+from threadline.load.summary import components, document, lines, rates
 
 
 def outcome() -> Outcome:
-    samples = [sample(at_s, unacknowledged=3 * at_s) for at_s in range(1, 31)]
-    step = judge(samples, 100.0, 0.0, 30.0)
+    samples = [sample(at_s, unacknowledged=3 * at_s, missed=70 * at_s) for at_s in range(1, 31)]
+    step = judge(samples, 100.0, 0.0, 30.0, with_spark=True)
+    assert step is not None
     return Outcome(
         LoadOptions(profile_named("light"), devices=2, rate=100.0, duration_s=30.0, processes=1),
         connected=2,
@@ -31,7 +39,7 @@ def outcome() -> Outcome:
         samples=samples,
         steps=[step],
         bottleneck=bottleneck(step, 2),
-        ends=[DeviceEnd("load-0", 1, Said(readings=3_000, results=3_000, origins=3_000), 0, 0, 0)],
+        ends=[DeviceEnd("load-0", 1, Said(readings=3_000, results=3_000, origins=3_000), 0)],
         checked=("log", "graph"),
         asked=Asked(3, [Question("sinks", 90, 1, 4.5, 6.0, 40.0, 70.0, 90.0)]),
     )
@@ -114,9 +122,159 @@ def test_only_what_was_measured_counts() -> None:
     assert components(made)["spark"]["core_us_per_unit"] == pytest.approx(0.4 * 20 / 2_000 * 1e6)
 
 
-def test_batches_that_are_left_are_lost() -> None:
+def test_what_the_devices_were_too_slow_for_is_told_beside_the_time_of_the_caller() -> None:
+    """The time of the caller alone would look good if one device kept all the others of its process waiting."""
+    made = outcome()
+    assert made.missed == document(made)["missed"] == 1_400
+    (caller,) = [line for line in lines(made) if line.startswith("caller ")]
+    assert caller.endswith("for a reading; 1,400 readings missed")
+    assert "1,400 readings were missed" in page(made)
+
+
+def test_batches_that_are_left_are_not_lost_but_have_not_arrived() -> None:
     made = outcome()
     assert made.is_whole
-    made.ends = [DeviceEnd("load-0", 1, Said(), 4, 0, 0)]
+    made.ends = [DeviceEnd("load-0", 1, Said(), 4)]
+    made.losses = [Loss("load-0", "log", "results", 30, 20, left=4)]
     assert not made.is_whole
-    assert "LOST      4 batches are still with the devices" in list(lines(made))
+    told = "4 batches; a longer --drain waits for them, --folder keeps their spools"
+    loss = "load-0: 20 of 30 results are in the log (it still has 4 batches)"
+    assert list(lines(made))[-2:] == [f"NOT ARRIVED, still with the devices: {told}", f"          {loss}"]
+    assert not [line for line in lines(made) if line.startswith(("LOST", "loss"))]
+    assert f"Not arrived, still with the devices: {told}" in page(made)
+    assert loss in page(made)
+    assert document(made)["losses"][0]["may_arrive"] is True
+
+
+def test_what_is_left_is_told_without_a_log_to_look_into() -> None:
+    made = outcome()
+    made.ends, made.checked = [DeviceEnd("load-0", 1, Said(), 4)], ()
+    made.options = replace(made.options, folder=Path("kept"))
+    assert list(lines(made))[-2:] == [
+        "NOT ARRIVED, still with the devices: 4 batches; a longer --drain waits for them, their spools are in kept",
+        "loss      not looked for: there is neither --log nor --store to look into",
+    ]
+
+
+def test_what_broke_down_is_told_with_what_was_measured() -> None:
+    made = outcome()
+    made.failure, made.ends, made.checked = "translator died at 11 s: killed by <SIGKILL>", [], ()
+    told = list(lines(made))
+    assert told[-2:] == [
+        "FAILED    translator died at 11 s: killed by <SIGKILL>",
+        "loss      not looked for: all figures are of what was measured until then",
+    ]
+    assert "said      2,000 readings in 15 s (133/s)" in told
+    assert "translator died at 11 s: killed by &lt;SIGKILL&gt;" in page(made)
+    assert document(made)["failure"] == made.failure
+    assert not made.is_whole
+
+
+def test_a_run_without_a_look_can_be_told() -> None:
+    """Something broke down at once."""
+    made = Outcome(outcome().options, failure="translator died at 0 s: killed by SIGKILL")
+    assert Tags(page(made)).open == []
+    assert "said      nothing was measured" in list(lines(made))
+    assert document(made)["units"] == 0
+
+
+def test_a_fleet_that_was_not_whole_said_nothing() -> None:
+    made = Outcome(outcome().options, connected=1)
+    assert "said      nothing was measured: not all devices were connected, which may need a longer --connect" in list(
+        lines(made)
+    )
+
+
+# What was asked for
+
+
+def asked_for_at(rate: float, **changed: Any) -> Outcome:
+    made = outcome()
+    made.options = replace(made.options, rate=rate, **changed)
+    return made
+
+
+def test_a_rate_that_was_not_reached_is_told() -> None:
+    """2,000 readings were said in 15 s."""
+    assert "TOO SLOW  asked for 1,000/s, said 133/s" in list(lines(asked_for_at(1_000.0)))
+    assert "The devices said less than was asked for" in page(asked_for_at(1_000.0))
+    for made in (outcome(), asked_for_at(139.0), asked_for_at(1_000.0, find_max=True)):
+        assert not [line for line in lines(made) if line.startswith("TOO SLOW")]
+
+
+def test_one_step_less_is_not_too_slow() -> None:
+    made = asked_for_at(0.4, profile=profile_named("query"))
+    made.samples = [sample(at_s, said=0) for at_s in range(1, 31)]
+    assert not [line for line in lines(made) if line.startswith("TOO SLOW")]
+
+
+def test_page_and_document_say_what_was_run() -> None:
+    made = outcome()
+    text, told = page(made), document(made)
+    for name, value in (
+        *(("profile", "light"), ("devices", "2 in 1 process"), ("rate", "100 readings/s"), ("duration", "30 s")),
+        *(("said", "2,000 readings in 15.0 s (133.3/s)"), ("begun", f"{made.begun:%Y-%m-%d %H:%M:%S} UTC")),
+    ):
+        assert f"<tr><td>{name}</td><td>{value}</td></tr>" in text
+    assert f"threadline {version('threadline')}" in text
+    assert f"{os.cpu_count()} cores" in text
+    assert (told["duration_s"], told["step_s"], told["version"]) == (30.0, None, version("threadline"))
+    assert datetime.fromisoformat(told["begun"]) == made.begun
+
+
+def test_what_was_said_with_the_warm_up_is_named_so() -> None:
+    told = document(outcome())
+    assert told["units"] == 2_000
+    assert told["said_with_warm_up"]["readings"] == 3_000
+    assert "said" not in told
+
+
+def test_a_cost_is_of_one_unit() -> None:
+    assert "CPU us per reading<" in page(outcome())
+    assert any(line.endswith("us of CPU per reading,     1.0 MB") for line in lines(outcome()))
+
+
+# On the way
+
+
+def test_a_rate_needs_some_looks() -> None:
+    made = outcome()
+    assert rates(made)["translator batches"] == pytest.approx(10)
+    made.to_s = 13.5
+    assert rates(made) == {}
+
+
+def workflow() -> Outcome:
+    made = asked_for_at(100.0, profile=profile_named("workflow"))
+    for each in made.samples:
+        each.seen = int(70 * each.at_s)
+        each.metrics["translator"] |= {"origins": 0, "records": 200 * each.at_s}
+    return made
+
+
+def test_what_is_logged_and_stored_is_told_in_the_unit_of_the_profile() -> None:
+    found = rates(workflow())
+    assert found["translator records"] == pytest.approx(200)
+    assert found["spark tasks"] == pytest.approx(70)
+    assert not {"translator origins", "spark edges"} & found.keys()
+    text = page(workflow())
+    assert all(f"<title>{name}</title>" in text for name in ("tasks said", "records logged", "tasks stored"))
+
+
+def test_without_a_store_nobody_knows_how_many_tasks_are_in_it() -> None:
+    made = workflow()
+    for each in made.samples:
+        each.seen = None
+    assert "spark tasks" not in rates(made)
+    assert "tasks stored" not in page(made)
+
+
+def test_all_pictures_have_the_same_time() -> None:
+    made = outcome()
+    made.samples[0].late_ms = made.samples[-1].late_ms = Histogram()
+    ticks = {
+        tuple(re.findall(r'<text x="([\d.]+)" y="[\d.]+" class="x">(\d+) s', picture))
+        for picture in plots(made)
+        if picture
+    }
+    assert len(ticks) == 1

@@ -18,10 +18,6 @@ def test_what_a_component_has_started_belongs_to_it() -> None:
         resources = Resources({"all": [os.getpid()], "own": [os.getpid()], "child": [child.pid]}, alone=("own",))
         child.stdout.readline()
         seen = resources.look()
-        assert seen["child"].processes == 1
-        assert seen["child"].threads == 1
-        assert seen["own"].processes == 1
-        assert seen["all"].processes >= 2, "other tests may have started some as well"
         assert seen["all"].memory_bytes > seen["own"].memory_bytes > 1 << 20
         assert seen["child"].rss_bytes > seen["child"].memory_bytes > 1 << 20
         child.stdin.write("\n")

@@ -1,0 +1,72 @@
+"""What `bench/load.py` makes of its runs: a part that could not be measured meets no goal. And how benchmarks begin and
+end: not at all without a place for their figures, and never without cleaning up."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench import _load_chain
+from bench import load as bench
+from bench._goals import Report
+from bench._load_chain import growths
+from tests.threadline.load.samples import sample
+from threadline.load.chain import SPARK, Chain
+from threadline.load.run import LoadOptions, Outcome
+
+
+def test_without_a_sustained_rate_there_is_none_to_stay_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At no rate at all nothing grows and nothing is lost, which would say nothing."""
+    monkeypatch.setattr(bench, "load", lambda *_, **__: pytest.fail("it was run nevertheless"))
+    report = Report("load", quick=True, json_file=None)
+    bench.steady(report, Chain("127.0.0.1:9"), 0.0)
+    assert [goal.name.partition(" (")[0] for goal in report.goals] == [
+        "most growth of a component's memory",
+        "records lost",
+    ]
+    assert all(goal.line().endswith("missed") for goal in report.goals)
+
+
+def test_memory_is_compared_by_the_quarters() -> None:
+    samples = [sample(at_s, memory_bytes={SPARK: 100 + at_s}) for at_s in range(1, 21)]
+    (grown,) = growths(samples)
+    assert (grown.component, grown.early_bytes, grown.late_bytes) == (SPARK, 108, 118)
+    assert growths(samples[:3]) == []
+
+
+def test_a_run_that_broke_down_has_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has looked for no losses, so it would seem to have none."""
+
+    def broken(options: LoadOptions, *_: object) -> Outcome:
+        return Outcome(options, failure="translator died at 11 s: killed by SIGKILL")
+
+    monkeypatch.setattr(_load_chain, "run", broken)
+    with pytest.raises(SystemExit, match="query: the run broke down"):
+        _load_chain.load(Chain("127.0.0.1:9"), "query", 1, 1.0)
+
+
+def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as found:
+        Report("load", quick=True, json_file=tmp_path / "none" / "x.json")
+    assert found.value.code == 2
+    assert capsys.readouterr().err == (
+        f"bench/load.py: --json {tmp_path}/none/x.json cannot be written: No such file or directory\n"
+    )
+
+
+def test_sigterm_ends_a_benchmark_with_everything_cleaned_up(tmp_path: Path) -> None:
+    code = (
+        "import tempfile, time; from bench._goals import parse_arguments; parse_arguments('some', '')\n"
+        f"with tempfile.TemporaryDirectory(dir={str(tmp_path)!r}): print('there', flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "there\n"
+        assert list(tmp_path.iterdir()) != []
+        process.terminate()
+        assert process.wait(60) == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,141 @@
+"""Those who ask the API: what is said of one that answers, of one that does not, and of nobody at all."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.waiting import wait_until
+from threadline.lab import free_port
+from threadline.load.questions import MISSING, NoApi, Users, check_api, is_installed
+
+
+class Hung:
+    """A process that users would live in."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.signals: list[int] = []
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(number)
+
+    def wait(self, timeout: float) -> int:
+        return 0
+
+    def poll(self) -> None: ...
+
+
+def users(folder: Path, monkeypatch: pytest.MonkeyPatch, **told: Any) -> Users:
+    """Five seconds of some, as they tell of it."""
+    monkeypatch.setattr(subprocess, "Popen", Hung)
+    stopped = time.time()
+    monkeypatch.setattr("threadline.load.questions.time.time", lambda: stopped)
+    (folder / "asked.json").write_text(json.dumps({"begun": stopped - 5, "questions": [], "errors": [], **told}))
+    with Users("http://127.0.0.1:1", 2, folder) as found:
+        assert found.have_begun
+    return found
+
+
+def question(requests: int, failures: int) -> dict[str, Any]:
+    times = dict.fromkeys(("p50_ms", "p95_ms", "p99_ms", "most_ms"), 9)
+    return {"name": "sinks", "requests": requests, "failures": failures, **times}
+
+
+def test_rates_are_of_the_time_in_which_users_were_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request alone begins and ends at the same moment."""
+    asked = users(tmp_path, monkeypatch, questions=[question(1, 0)]).asked
+    assert asked.questions[0].per_s == pytest.approx(0.2)
+    assert asked.was_answered
+    assert asked.errors == []
+
+
+@pytest.mark.parametrize("questions", [[], [question(7, 7)]])
+def test_if_nobody_was_answered_that_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, questions: list[dict[str, Any]]
+) -> None:
+    asked = users(tmp_path, monkeypatch, questions=questions, errors=["7 times GET sinks: refused"]).asked
+    assert not asked.was_answered
+    assert asked.errors == ["7 times GET sinks: refused", "nobody was answered"]
+
+
+class Silent:
+    """An API that takes connections, and ends them without a word."""
+
+    def __init__(self) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        self.asked = 0
+
+    def run(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            with connection:
+                self.asked += 1
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        thread = threading.Thread(target=self.run)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._listening.shutdown(socket.SHUT_RDWR)
+            self._listening.close()
+            thread.join()
+
+
+@pytest.mark.skipif(not is_installed(), reason=MISSING)
+def test_what_locust_cannot_ask_is_a_failure_and_no_traceback(tmp_path: Path) -> None:
+    api = Silent()
+    with api.running():
+        with Users(api.url, 2, tmp_path) as asking:
+            wait_until(lambda: api.asked >= 8, "they have asked", 60)
+        found = {each.name: each for each in asking.asked.questions}
+    assert {"sinks", "stream"} >= found.keys()
+    assert all(each.requests == each.failures > 0 for each in found.values())
+    assert asking.asked.errors[-1] == "nobody was answered"
+    assert any("GET sinks" in error for error in asking.asked.errors)
+    assert "Traceback" not in (tmp_path / "locust.log").read_text()
+
+
+class Other(BaseHTTPRequestHandler):
+    """Somebody who knows nothing of /healthz, unless the path begins with `ours`."""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/ours/healthz" else 404)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_an_api_is_asked_before_anything_starts() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as server:
+        threading.Thread(target=server.serve_forever).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        try:
+            check_api(f"{url}/ours/")
+            with pytest.raises(NoApi, match=f"{url}/healthz answers 404"):
+                check_api(url)
+        finally:
+            server.shutdown()
+
+
+@pytest.mark.parametrize(("address", "why"), [("127.0.0.1:{port}", "Connection refused"), ("[::1", "Invalid IPv6 URL")])
+def test_nobody_to_ask_is_told(address: str, why: str) -> None:
+    url = f"http://{address.format(port=free_port())}"
+    with pytest.raises(NoApi) as found:
+        check_api(url)
+    assert str(found.value) == f"nobody answers at {url}: {why}"
