@@ -236,6 +236,9 @@ class Agent:
     def _answered(self, answer: Answer, now: float) -> None:
         if isinstance(answer, Logged):
             self._uplink.logged(answer, now)
+            declared_by = self._outbox.declared_by
+            if self.exchange is not None and answer.nonce == self.epoch.nonce and declared_by is not None:
+                self.exchange.logged(has_plan=answer.next_seq >= declared_by)
         elif self.exchange is not None:
             self.exchange.taken(answer, now)
 

@@ -30,10 +30,12 @@ class CrossingLane(Lane):
         self.sending = Sending(window, patience=_RECEIVERS, much_s=_MUCH_S)
         self.spool_id = spool_id
         self._taken = dict.fromkeys(receivers, spool.first)
+        self.is_open = False
+        """The cloud knows this start: what it sends will not be named by others before that."""
 
     def _next_entry(self) -> Entry | None:
         """Receivers go by the numbers: none may leave that a power cut could take back and have given again."""
-        return super()._next_entry() if self._spool.is_synced else None
+        return super()._next_entry() if self.is_open and self._spool.is_synced else None
 
     def taken(self, answer: Taken, now: float) -> None:
         """A receiver says how far it has come."""

@@ -1,6 +1,8 @@
 """The exchange of tuples with other agents: nothing is lost between two plans, and nothing is taken twice.
 
-What a Send says is kept in a spool of its own until all its receivers have taken it over. What a Receive takes is on
+What a Send says is kept in a spool of its own until all its receivers have taken it over. It leaves when the plan of
+this start is in the log: of a start that others name and that is gone before it has said anything itself, with its card,
+nobody could tell whether it will ever speak, and everything would have to wait for it. What a Receive takes is on
 disk, with everything that came of it, before its sender is told so and may forget it.
 """
 
@@ -132,6 +134,11 @@ class Exchange:
             del self._unanswered[asked]
             self._answer(*asked)
         return min([send.step(now, hurry) for send in self._sends.values()], default=_NEVER)
+
+    def logged(self, has_plan: bool) -> None:
+        """The cloud says how far its log has come: with our plan in it, tuples may leave."""
+        for lane in self.lanes.values():
+            lane.is_open = lane.is_open or has_plan
 
     def taken(self, answer: Taken, now: float) -> None:
         """A receiver says how far it has come."""

@@ -71,6 +71,8 @@ class Outbox(Intake):
         self.state = Progressed(epoch.counter, epoch.nonce)
         self.trouble = ""
         self.given_up: Callable[[], None] = lambda: None
+        self.declared_by: int | None = None
+        """With so many batches the log has this start's plan."""
         self._agent = agent
         self._spool = spool
         self._memory = memory
@@ -384,6 +386,8 @@ class Outbox(Intake):
         for row in rows:
             if row[0] in NUMBERED:
                 state.next_seqs[row[1].name] = row[2] + 1
+            elif row[0] is Kind.PLAN:
+                self.declared_by = state.next_seq
             elif row[0] is Kind.END:
                 state.ended = True
             elif row[0] is Kind.RECEIVED:

@@ -25,6 +25,7 @@ class Bench:
     def __init__(self, spool: Spool) -> None:
         self.sent: list[bytes] = []
         self.lane = CrossingLane(STREAM, spool, 9, ["b", "c"], lambda data, number: self.sent.append(data), 3)
+        self.lane.is_open = True
 
     def take(self) -> list[tuple[bool, bytes]]:
         """What was published since the last time, and whether it was said to be the oldest."""
@@ -55,6 +56,16 @@ def test_nothing_leaves_that_a_power_cut_could_take_back(tmp_path: Path) -> None
         bench = Bench(spool)
         bench.lane.step(1.0)
         assert bench.take() == [], "nobody knows what the last process had synced"
+
+
+def test_nothing_leaves_before_the_cloud_knows_this_start(bench: Bench) -> None:
+    """Others would name a start that may be gone, with its card, before it has said anything itself."""
+    bench.lane.is_open = False
+    bench.lane.step(1.0)
+    assert bench.take() == []
+    bench.lane.is_open = True
+    bench.lane.step(2.0)
+    assert len(bench.take()) == 3
 
 
 def test_on_another_topic_it_is_no_batch_and_no_crossing_of_another_stream(bench: Bench) -> None:

@@ -23,7 +23,7 @@ from protocol.ids import StreamId
 from protocol.plan import PlanError
 from protocol.records import END_OF_TIME, Origin, OriginKind
 from protocol.wire import crossing as crossing_module
-from protocol.wire.answers import Taken, encode_answer
+from protocol.wire.answers import Answer, Logged, Taken, encode_answer
 from protocol.wire.crossing import Crossing
 from tests.edge_agent.spooled import NOWHERE
 from tests.support.waiting import wait_until
@@ -144,7 +144,7 @@ def test_what_nobody_has_taken_is_left_and_told(tmp_path: Path) -> None:
     assert left == agent.status()["unacknowledged"] + 1
 
 
-def hears(agent: Agent, answer: Taken) -> None:
+def hears(agent: Agent, answer: Answer) -> None:
     agent._on_down(Message("down", encode_answer(answer, agent.name), 1, False))
 
 
@@ -158,6 +158,19 @@ def test_what_all_receivers_have_taken_is_let_go(tmp_path: Path) -> None:
         hears(agent, Taken("lab", "passed on", lane.spool_id, 1))
         wait_until(lambda: not agent.status()["sends"]["passed on"]["not_taken"], "the crossing is let go")
         assert agent.failure is None
+        agent.close(0.0)
+
+
+def test_tuples_leave_when_the_plan_of_this_start_is_in_the_log(tmp_path: Path) -> None:
+    with agent_with(tmp_path, relay()) as agent:
+        assert agent.exchange is not None
+        (lane,) = agent.exchange.lanes.values()
+        wait_until(lambda: agent.status()["batches"], "the plan is in a batch")
+        own = agent.epoch.nonce
+        for answer, is_open in [(Logged(77, 9), False), (Logged(own, 0), False), (Logged(own, 1), True)]:
+            hears(agent, answer)
+            agent.flush(5.0)
+            assert lane.is_open is is_open
         agent.close(0.0)
 
 

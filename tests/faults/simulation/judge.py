@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from collector.log_view import Entry, learn_names, records_of
 from edge_agent.outbox.recovery import CRASH
-from protocol.ids import StreamId
+from protocol.ids import StreamId, disk_of
 from protocol.records import Delivery, Gap
 from protocol.row import Row
 from protocol.wire.sections import Kind
@@ -51,6 +51,13 @@ def judge(lives: Sequence[Life], rows: Mapping[int, Sequence[Row]]) -> list[str]
         f"the log knows a start of {each.agent} that nobody has seen"
         for each in log
         if each.nonce not in known and each.agent
+    ]
+    declared = {disk_of(each.nonce) for each in log if each.kind is Kind.PLAN}
+    findings += [
+        f"{life.name} has taken tuples of {sender} that left before the log knew of a plan on its disk"
+        for life in lives
+        for sender, nonce in {(sender, nonce) for sender, _, nonce, _ in life.taken}
+        if disk_of(nonce) not in declared
     ]
     for sender, stream, receiver, sink in COUNTED:
         findings += _judge_crossing(lives, log, sender, stream, receiver, sink)
