@@ -21,7 +21,6 @@ from edge_agent.home import MOST_SIBLINGS, at_home, sibling
 from edge_agent.lanes import Lane, Publish, Uplink
 from edge_agent.logger import Logger
 from edge_agent.outbox import Outbox
-from edge_agent.outbox.grouping import size_of
 from edge_agent.outbox.memory import Memory
 from edge_agent.outbox.recovery import close_journal, gap_after_crash
 from edge_agent.renewal import Renewal
@@ -33,7 +32,7 @@ from protocol.topics import down_topic, up_topic
 from protocol.wire.answers import Answer, Logged, decode_answer
 from protocol.wire.errors import MalformedBatch
 from protocol.wire.packer import Packer
-from protocol.wire.sections import Kind, Pending, in_parts, pending
+from protocol.wire.sections import Kind, Pending, in_parts, pending_sized
 
 if TYPE_CHECKING:  # a program without a plan should not wait for them
     from edge_agent.exchange import Exchange
@@ -130,15 +129,17 @@ class Agent:
     def emit(self, record: Any) -> None:
         """A record of the plan, on its way. Nothing follows an End."""
         if not self.ended:
-            for row in self.rows(record):
-                self.put(row, size_of(row))
+            row, size = pending_sized(record, self.packer)
+            if row[0] is not Kind.DELIVERY or len(row[6]) <= _MOST_ORIGINS:  # as a rule
+                self.put(row, size)
+                return
+            for part, part_size in _in_parts(row, size):
+                self.put(part, part_size)
 
-    def rows(self, record: Any) -> list[Pending]:
-        """A record as it is at this moment, for later. A delivery of very many origins goes in parts."""
-        row = pending(record, self.packer)
-        if row[0] is not Kind.DELIVERY or len(row[6]) <= _MOST_ORIGINS:
-            return [row]
-        return in_parts(row, _MOST_ORIGINS)
+    def rows(self, record: Any) -> list[tuple[Pending, int]]:
+        """A record as it is at this moment, for later, and its size. A delivery of very many origins goes in parts."""
+        row, size = pending_sized(record, self.packer)
+        return _in_parts(row, size) if row[0] is Kind.DELIVERY else [(row, size)]
 
     def flush(self, timeout: float | None = None) -> None:
         """Return when everything said so far is on disk. TimeoutError if it is not in time."""
@@ -384,6 +385,11 @@ class Agent:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _in_parts(delivery: Pending, size: int) -> list[tuple[Pending, int]]:
+    parts = in_parts(delivery, _MOST_ORIGINS)
+    return [(part, size // len(parts)) for part in parts]
 
 
 def default_agent() -> Agent:

@@ -22,7 +22,7 @@ class _Outcome:
     """What comes of one crossing, until all of it has gone through the plan."""
 
     def __init__(self) -> None:
-        self.rows: list[Pending] = []
+        self.rows: list[tuple[Pending, int]] = []
         self.sent: list[tuple[StreamId, list[tuple[int, Any, Origin]], int, int, bool]] = []
 
 

@@ -1,9 +1,10 @@
 """The exchange of tuples with other agents: nothing is lost between two plans, and nothing is taken twice.
 
 What a Send says is kept in a spool of its own until all its receivers have taken it over. It leaves when the plan of
-this start is in the log: of a start that others name and that is gone before it has said anything itself, with its card,
-nobody could tell whether it will ever speak, and everything would have to wait for it. What a Receive takes is on
-disk, with everything that came of it, before its sender is told so and may forget it.
+this start is in the log: of a start that others name, and whose card is gone before it has said anything itself, nobody
+could tell whether it will ever speak, and everything would have to wait for it.
+
+What a Receive takes is on disk, with everything that came of it, before its sender is told so and may forget it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from edge_agent.exchange.receiving import MOST_FORMER, NOTHING_TAKEN, Receiving
 from edge_agent.exchange.send_streams import SendStream
 from edge_agent.logger import Logger
 from edge_agent.outbox import Outbox
-from edge_agent.outbox.grouping import size_of
 from edge_agent.transport import Client, Message, TransportError
 from protocol.ids import StreamId
 from protocol.plan import Node, PlanDocument, PlanError
@@ -114,15 +114,14 @@ class Exchange:
     def _leave(self, send: SendStream, rows: list[PackedTuple], watermark: int, hold: int, idle: bool) -> None:
         send.add(rows, watermark, hold, idle, monotonic())
 
-    def took(self, crossing: Crossing, rows: list[Pending]) -> None:
-        """A crossing went through the plan, and these rows came of it. They are put together, so that they are on disk
-        with the news that it was taken; then its sender may forget it."""
+    def took(self, crossing: Crossing, rows: list[tuple[Pending, int]]) -> None:
+        """A crossing went through the plan, and these rows came of it, with their sizes. They are put together, so that
+        they are on disk with the news that it was taken; then its sender may forget it."""
         if self._agent.ended:
             return
         sender, stream = crossing.stream.agent, crossing.stream.name
         received = Received(sender, stream, crossing.spool, crossing.seq + 1, crossing.stream.nonce)
-        together = [*rows, *self._agent.rows(received)]
-        self._outbox.put_all([(row, size_of(row)) for row in together])
+        self._outbox.put_all([*rows, *self._agent.rows(received)])
         self._outbox.after(partial(self._taken, sender, stream, crossing.spool, crossing.seq + 1))
 
     # The agent's thread

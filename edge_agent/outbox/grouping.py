@@ -8,21 +8,9 @@ from __future__ import annotations
 
 from edge_agent.config import Settings
 from protocol.wire.sections import Kind, Pending
-from protocol.wire.values import size_of as captured_size
 
 _LEAST_RATIO, _FIRST_RATIO = 1 / 64, 1 / 16
 _OVERFULL = 1.1
-_ROW_BYTES, _ORIGIN_BYTES = 64, 4
-
-
-def size_of(row: Pending) -> int:
-    """About how many bytes a record of a plan takes up before compression."""
-    kind = row[0]
-    if kind is Kind.DELIVERY:
-        return _ROW_BYTES + captured_size(row[5]) + _ORIGIN_BYTES * len(row[6])
-    if kind is Kind.SOURCE or kind is Kind.ASSERTION:
-        return _ROW_BYTES + captured_size(row[5])
-    return _ROW_BYTES if kind is Kind.PROGRESS else _ROW_BYTES + len(row[1])
 
 
 class Group:

@@ -44,6 +44,7 @@ MOST_RECORDS = 1 << 16
 MOST_ORIGINS = 1 << 18
 MOST_DELIVERY_PARTS = 256
 MOST_NAMES = 1 << 16
+_ROW_BYTES, _ORIGIN_BYTES = 64, 4
 
 
 class Kind(IntEnum):
@@ -95,7 +96,7 @@ _KINDS = {kind: code for code, kind in _DOCUMENTS.items()}
 
 def in_parts(delivery: Pending, most_origins: int) -> list[Pending]:
     """A delivery with very many origins as several of the same id. Each says how many others there are, so that it is
-    noticed if one is missing."""
+    noticed if one is missing. It is the only part if it has no more than that."""
     origins = delivery[6]
     size = max(most_origins, -(-len(origins) // MOST_DELIVERY_PARTS))
     starts = range(0, len(origins), size) or range(1)
@@ -104,18 +105,28 @@ def in_parts(delivery: Pending, most_origins: int) -> list[Pending]:
 
 def pending(record: Any, packer: Packer) -> Pending:
     """A record on its way into a batch: its values are bytes from now on."""
-    if isinstance(record, Delivery):
-        shape, data = packer.pack(record.payload)
-        return (Kind.DELIVERY, record.stream, record.seq, record.ts, shape, data, record.origins, 0)
+    return pending_sized(record, packer)[0]
+
+
+def pending_sized(record: Any, packer: Packer) -> tuple[Pending, int]:
+    """The same, and about how many bytes that takes up before compression."""
     if isinstance(record, SourcePayload):
-        shape, data = packer.pack(record.payload)
-        return (Kind.SOURCE, record.stream, record.seq, record.ts, shape, data)
+        shape, data, size = packer.pack_sized(record.payload)
+        return (Kind.SOURCE, record.stream, record.seq, record.ts, shape, data), _ROW_BYTES + size
+    if isinstance(record, Delivery):
+        shape, data, size = packer.pack_sized(record.payload)
+        row = (Kind.DELIVERY, record.stream, record.seq, record.ts, shape, data, record.origins, 0)
+        return row, _ROW_BYTES + size + _ORIGIN_BYTES * len(record.origins)
     if isinstance(record, Progress):
-        return (Kind.PROGRESS, record.stream, record.watermark, record.hold)
+        return (Kind.PROGRESS, record.stream, record.watermark, record.hold), _ROW_BYTES
     if isinstance(record, Assertion):
-        shape, data = packer.pack(record.payload)
-        return (Kind.ASSERTION, record.stream, record.seq, record.ts, shape, data, record.delay_ms)
-    return (_KINDS[type(record)], encode_document(record, packer))
+        shape, data, size = packer.pack_sized(record.payload)
+        return (
+            (Kind.ASSERTION, record.stream, record.seq, record.ts, shape, data, record.delay_ms),
+            _ROW_BYTES + size,
+        )
+    document = encode_document(record, packer)
+    return (_KINDS[type(record)], document), _ROW_BYTES + len(document)
 
 
 class Names:

@@ -29,7 +29,6 @@ from edge_agent.config import Settings
 from edge_agent.epoch import Epoch, begin_epoch
 from edge_agent.lanes import Uplink
 from edge_agent.outbox import Outbox
-from edge_agent.outbox.grouping import size_of
 from edge_agent.outbox.memory import Memory
 from edge_agent.outbox.recovery import close_journal, gap_after_crash
 from edge_agent.spool import Spool, SpoolUnwritable, Syncer
@@ -37,7 +36,7 @@ from protocol.ids import StreamId
 from protocol.records import Declared, Delivery, End, Origin, OriginKind, Progress, SourcePayload
 from protocol.wire.answers import Logged, decode_answer, encode_answer
 from protocol.wire.packer import Packer
-from protocol.wire.sections import EventKind, Kind, Pending, pending
+from protocol.wire.sections import EventKind, Kind, Pending, pending_sized
 from tests.collector.agents import QuickRegistry
 
 SHARD = 3
@@ -113,8 +112,8 @@ class Device:
         self.outbox._syncer = PromptSyncer()
         self.outbox.state.positions = {} if memory.last is None else memory.last.positions
         if gap is not None:
-            self._put(pending(gap, self._packer))
-        self._put(pending(Declared("{}"), self._packer))
+            self._put(gap)
+        self._put(Declared("{}"))
         self.uplink = Uplink(self.name, self.spool, self._publish, settings.window, Random(world.random.random()))
         self.outbox.given_up = self.uplink.given_up
         world.lives.append(self.life)
@@ -141,8 +140,8 @@ class Device:
 
     # What the program says
 
-    def _put(self, row: tuple[Any, ...]) -> None:
-        self.outbox.put(row, _ROW_BYTES if row[0] is Kind.EVENT else size_of(row))
+    def _put(self, record: Any) -> None:
+        self.outbox.put(*pending_sized(record, self._packer))
 
     def _mark(self) -> None:
         life = self.life
@@ -157,7 +156,7 @@ class Device:
                 row = (Kind.EVENT, kind, ts, ts // 2)
                 data = [(f"data-{ts}", "w", (), *self._packer.pack({"value": self._world.random.random()}))]
                 begun: Pending = (0, f"task-{ts}", "f", [], data)
-                self._put((*row, *begun) if kind is EventKind.TASK_BEGUN else (*row, 0, "", data))
+                self.outbox.put((*row, *begun) if kind is EventKind.TASK_BEGUN else (*row, 0, "", data), _ROW_BYTES)
         self._mark()
 
     def readings(self, number: int) -> None:
@@ -170,7 +169,7 @@ class Device:
             self._seqs["reports"] += 1
             life.tuples.append(("reports", seq))
             origins.append(SourcePayload(reports, seq, seq * 10, {"speed": world.random.random()}))
-            self._put(pending(origins[-1], self._packer))
+            self._put(origins[-1])
         for other in world.lives:
             if other.agent != self.name and world.random.random() < 0.3:
                 stream = StreamId(other.agent, other.epoch, "alerts", other.nonce)
@@ -178,15 +177,15 @@ class Device:
         seq = self._seqs["alerts"]
         self._seqs["alerts"] += 1
         life.tuples.append(("alerts", seq))
-        self._put(pending(Delivery(alerts, seq, seq * 10, "alert", tuple(origins)), self._packer))
+        self._put(Delivery(alerts, seq, seq * 10, "alert", tuple(origins)))
         life.promises[seq] = len(life.tuples)
-        self._put(pending(Progress(alerts, seq, seq), self._packer))
+        self._put(Progress(alerts, seq, seq))
         self._mark()
 
     def end(self) -> None:
         """Say that nothing follows."""
         self.life.ending = True
-        self._put(pending(End(0), self._packer))
+        self._put(End(0))
         self._mark()
         self.outbox.finish()
         self.flush()

@@ -10,14 +10,13 @@ from typing import Any
 from edge_agent.config import Settings
 from edge_agent.epoch import Epoch
 from edge_agent.outbox import Outbox
-from edge_agent.outbox.grouping import size_of
 from edge_agent.outbox.memory import Memory
 from edge_agent.outbox.recovery import close_journal
 from edge_agent.spool import Spool
 from protocol.ids import StreamId
 from protocol.wire.batch import Batch, decode_batch
 from protocol.wire.packer import Packer
-from protocol.wire.sections import EventKind, Kind, Pending, pending
+from protocol.wire.sections import EventKind, Kind, Pending, pending_sized
 
 AGENT = "pump-7"
 EPOCH = Epoch(3, 2**64 - 5)
@@ -42,8 +41,10 @@ def ended(key: int) -> Pending:
 def put(outbox: Outbox, *records: Any) -> None:
     """Records of a plan, or rows as the capture API makes them."""
     for record in records:
-        row = record if isinstance(record, tuple) and isinstance(record[0], Kind) else pending(record, PACKER)
-        outbox.put(row, EVENT_BYTES if row[0] is Kind.EVENT else size_of(row))
+        if isinstance(record, tuple) and isinstance(record[0], Kind):
+            outbox.put(record, EVENT_BYTES)
+        else:
+            outbox.put(*pending_sized(record, PACKER))
 
 
 def path_of(fd: int) -> str:

@@ -57,9 +57,12 @@ class Resources:
 
 
 def machine_cpu_s() -> float:
-    """CPU time that all processors of this machine have been busy."""
-    user, nice, system, _, _, irq, softirq, *_ = map(int, (_PROC / "stat").read_text().split("\n")[0].split()[1:])
-    return (user + nice + system + irq + softirq) / _TICKS
+    """CPU time that all processors of this machine have been busy, or were kept from being so by whatever else runs on
+    the computer that it is a guest of."""
+    user, nice, system, _, _, irq, softirq, steal, *_ = map(
+        int, (_PROC / "stat").read_text().split("\n")[0].split()[1:]
+    )
+    return (user + nice + system + irq + softirq + steal) / _TICKS
 
 
 def _family(roots: Sequence[int], children: Mapping[int, list[int]]) -> list[int]:

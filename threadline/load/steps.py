@@ -209,19 +209,21 @@ class Bottleneck:
 
 
 def bottleneck(step: Step, cores: int) -> Bottleneck:
-    """What a step that was not sustained shows: where it piles up, and who is busiest there. The devices stand in the
-    way only if they said too little."""
+    """What a step that was not sustained shows. If all cores are busy, everything piles up for want of them, and who
+    uses most stands in the way of more. Else it is where it piles up, and who is busiest there; the devices stand in
+    the way only if they said too little."""
     chain = {name: used for name, used in step.cores.items() if name != SELF}
+    why = "; ".join(step.reasons)
+    if chain and step.machine_cores > _FULL * cores:
+        by_use = sorted(chain, key=chain.__getitem__, reverse=True)
+        used = ", ".join(f"{name} {chain[name]:.2f}" for name in by_use)
+        return Bottleneck(by_use[0], f"all {cores} cores are busy: {used}; {why}")
     if step.kept > MOST_KEPT or step.dropped or step.is_short:
         others = (SPARK, API) if step.is_short else (SPARK, API, DEVICES)
         before_log = {name: used for name, used in chain.items() if name not in others}
         component = max(before_log, key=before_log.__getitem__, default=_UNSEEN)
     else:
         component = SPARK
-    why = "; ".join(step.reasons)
-    if step.machine_cores > _FULL * cores:
-        most = max(chain, key=chain.__getitem__, default=component)
-        why += f"; all {cores} cores are busy, with {most} more than with any other ({chain.get(most, 0.0):.2f} cores)"
     if component in step.cores:
         why += f"; {component} uses {step.cores[component]:.2f} cores"
     return Bottleneck(component, why)

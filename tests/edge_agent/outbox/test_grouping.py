@@ -3,9 +3,9 @@ from __future__ import annotations
 from typing import Any
 
 from edge_agent.config import Settings
-from edge_agent.outbox.grouping import Group, size_of
+from edge_agent.outbox.grouping import Group
 from protocol.records import Delivery, End, Origin, OriginKind, Progress, SourcePayload
-from protocol.wire.sections import pending
+from protocol.wire.sections import pending, pending_sized
 from tests.edge_agent.records import ALERTS, PACKER, STREAM, begun
 
 LONG, SHORT = "x" * 500, "x"
@@ -94,7 +94,7 @@ def test_sizes_follow_what_is_in_a_record() -> None:
     origins = tuple(Origin(OriginKind.SOURCE, STREAM, seq, seq) for seq in range(100))
 
     def size(record: Any) -> int:
-        return size_of(pending(record, PACKER))
+        return pending_sized(record, PACKER)[1]
 
     assert size(SourcePayload(STREAM, 0, 0, LONG)) >= size(SourcePayload(STREAM, 0, 0, SHORT)) + 490
     assert size(Delivery(ALERTS, 0, 0, SHORT, origins)) >= size(Delivery(ALERTS, 0, 0, SHORT, ())) + 100

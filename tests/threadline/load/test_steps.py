@@ -186,8 +186,11 @@ def test_what_stays_in_the_log_is_held_up_by_spark() -> None:
     assert bottleneck(failed(late_ms=500), 2).component == SPARK
 
 
-def test_a_machine_that_is_full_is_told_with_whoever_fills_it() -> None:
-    assert "all 2 cores are busy, with spark" in bottleneck(failed(1.95, late_ms=500), 2).why
+def test_on_a_machine_that_is_full_it_is_whoever_uses_most_wherever_it_piles_up() -> None:
+    found = bottleneck(failed(1.95, devices=1.5, late_ms=500), 2)
+    assert found.component == DEVICES
+    assert found.why.startswith("all 2 cores are busy: devices 1.50, ")
+    assert found.why.endswith("later every second")
     assert "cores are busy" not in bottleneck(failed(1.5, late_ms=500), 2).why
 
 
