@@ -22,8 +22,8 @@ def test_the_first_epoch_is_one_and_each_start_counts(tmp_path: Path) -> None:
 
 
 def test_nonces_differ_and_have_64_bits(tmp_path: Path) -> None:
-    nonces = {begin_epoch(tmp_path).nonce for _ in range(50)}
-    assert len(nonces) == 50
+    nonces = {begin_epoch(tmp_path / str(disk)).nonce for disk in range(50) for _ in range(2)}
+    assert len(nonces) == 100
     assert all(0 <= nonce < 1 << 64 for nonce in nonces)
     assert max(nonces) >= 1 << 60
 
