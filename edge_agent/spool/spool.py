@@ -279,10 +279,9 @@ class Spool:
         if self._fsync == "never" and not force:
             return
         try:
-            self._sync_segments()
             if not self._journal.is_synced:
                 self._journal.sync()
-            self._sync_folder()
+            self._sync_entries()
         except OSError as error:
             raise SpoolUnwritable(f"spool {self._folder}: {error}") from error
         self._rewind_journal()
@@ -350,7 +349,7 @@ class Spool:
         self._check_room(len(head_of_segment(self._next)) + frame_bytes - self._journal_gives_back())
         durable = self._fsync != "never"
         if self._journal.holds_synced:
-            self._sync_segments()  # a later segment makes its pieces obsolete, so their entries must be as safe as they
+            self._sync_entries()  # a later segment makes its pieces obsolete, so these must be as safe as they
         segment = Segment.create(path, os.path.join(self._folder, "draft"), self._next, durable=durable)
         if self._segments and self._segments[-1].first == self._next:
             self._forget(self._segments.pop())  # it had no entries; its name is the new one's
@@ -376,12 +375,14 @@ class Spool:
         """How many bytes the next entry makes obsolete: a journal must not keep out the entry that empties it."""
         return self._journal.size_bytes if self._journal.is_roomy and self._journal.newest <= self._next else 0
 
-    def _sync_segments(self) -> None:
+    def _sync_entries(self) -> None:
+        """What segments hold, and that there are segments of these names."""
         for segment in self._segments:
             if not segment.is_synced:
                 segment.sync()
                 if segment is not self._active and segment is not self._reading:
                     segment.close()
+        self._sync_folder()
 
     def _sync_folder(self) -> None:
         if not self._is_folder_synced:
@@ -393,10 +394,10 @@ class Spool:
         if self._journal.newest >= self._next:
             return
         try:
-            if self._journal.holds_synced and not self._holds_synced_entries():
+            if self._journal.holds_synced and not self.is_synced:
                 if not self._journal.is_roomy:
                     return
-                self._sync_segments()
+                self._sync_entries()
             size_bytes = self._journal.size_bytes
             self._journal.rewind()
             self._bytes += self._journal.size_bytes - size_bytes

@@ -123,6 +123,24 @@ def test_a_later_segment_comes_only_when_entries_of_synced_pieces_are_synced(
 
 
 @pytest.mark.parametrize("fsync", ["interval", "never"])
+def test_synced_pieces_are_not_overwritten_before_the_name_of_their_entry_s_segment_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsync: Fsync
+) -> None:
+    """A power cut may keep what is in a new segment, and take the segment itself out of the folder."""
+    with Spool.open(tmp_path / "spool", max_bytes=1 << 16, fsync=fsync) as spool:
+        spool.journal(b"for zero")
+        spool.sync(force=True)
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").readlink().name))
+    with Spool.open(tmp_path / "spool", max_bytes=1 << 16, fsync=fsync) as spool:
+        spool.append(b"zero")
+        spool.journal(b"p" * 4000)
+        spool.append(b"one")
+        assert spool._journal.round == 1, "it had grown large, and its room is used again"
+        assert "spool" in synced
+
+
+@pytest.mark.parametrize("fsync", ["interval", "never"])
 def test_what_was_safe_and_does_not_fit_the_next_entry_is_safe_in_the_pieces_of_a_later_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsync: Fsync
 ) -> None:
