@@ -124,7 +124,7 @@ class Packer:
                     if length > self._most_length:
                         break
                     copied[place] = part = tuple(part)
-                    if not _NUMBERS.issuperset(map(type, part)):
+                    if not set(map(type, part)) <= _NUMBERS:  # issuperset would look at them one by one
                         break
                     size += 9 * len(part)
                 else:
