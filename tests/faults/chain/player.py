@@ -42,7 +42,7 @@ class Player:
             while waiting or under_way or time.monotonic() < begun + schedule.duration_s:
                 now = time.monotonic()
                 for fault in [each for each in waiting if now >= begun + each.at_s]:
-                    if fault.ends_receiver and end_file(stage.folder).exists():
+                    if fault.renews_exchange and end_file(stage.folder).exists():
                         waiting.remove(fault)
                         self.left_out.append(fault)
                     elif self._can_begin(fault) and now > max(free_at.get(each, 0.0) for each in fault.busies):

@@ -68,10 +68,12 @@ class Fault:
         return 3.0 if self.kind == Kind.FULL_DISK else 1.5
 
     @property
-    def ends_receiver(self) -> bool:
-        """Whether an agent that receives from others is started anew. If they have come to their ends by then, and it
-        has taken that over, it waits for their next start."""
-        return self.target in (MILL, YARD) and self.kind in (Kind.KILL, Kind.SLEEP, Kind.REFLASH, Kind.REPLAN)
+    def renews_exchange(self) -> bool:
+        """Whether an agent is started anew that sends to others or receives from them. A receiver that has taken the
+        end of its sender waits for the next start of that; and what that says is for the next start of the receiver.
+        So neither may happen when they come to their ends."""
+        is_started = self.kind in (Kind.KILL, Kind.SLEEP, Kind.REFLASH, Kind.REPLAN, Kind.SKEW)
+        return is_started and self.target in (QUARRY, MILL, YARD)
 
     @property
     def busies(self) -> frozenset[str]:
@@ -168,7 +170,7 @@ def schedule(seed: int, duration_s: float = 30.0) -> Schedule:
     wanted = dice.randint(*FAULTS)
     while len(chosen) < wanted or len({each.kind for each in chosen}) < LEAST_KINDS:
         made = _made(_chosen(_CHOICES, dice), dice, duration_s)
-        if made.ends_receiver and ends_at_s is not None and made.at_s + made.for_s + made.apart_s > ends_at_s:
+        if made.renews_exchange and ends_at_s is not None and made.at_s + made.for_s + made.apart_s > ends_at_s:
             continue
         if not any(_meet(made, each) for each in chosen):
             chosen.append(made)

@@ -308,8 +308,9 @@ class Stage:
         self.finished.update(AGENTS)
 
     def _comes_to_its_end(self, agent: AgentProcess) -> None:
-        """With everything acknowledged; but the last answer of a receiver may have been lost, if a subscription was
-        damaged, and nobody is there to repeat it when that has ended. The next start would be answered."""
+        """With everything acknowledged; but the last answer of a receiver that has taken everything may have been lost,
+        if a subscription was damaged, and nobody is there to repeat it when that has ended. The next start would be
+        answered."""
         try:
             agent.ends_acknowledged(_DRAIN_S)
         except AssertionError:
@@ -320,6 +321,8 @@ class Stage:
             if receiver is None or receiver.name in self.gone or agent.process.poll() != 0 or not is_all_logged:
                 raise
             receiver.ends_acknowledged(_DRAIN_S)
+            for stream, next_seq in _sent(agent).items():
+                assert receiver.status["receives"][f"{agent.name}/{stream}"] == next_seq, "it has not taken everything"
             self.say(f"the last answer of {receiver.name} did not come to {agent.name}")
 
     def stop_services(self) -> None:
@@ -337,6 +340,15 @@ class Stage:
         self.wiped.setdefault(name, []).append(time.monotonic_ns())
         if name == WATCH:
             self.wiped_lives.add(len(self.watch.lives()) - 1)
+
+
+def _sent(agent: AgentProcess) -> dict[str, int]:
+    """How many messages it had for others, by the streams."""
+    found: dict[str, int] = {}
+    for folder in agent.spool.glob("send-*"):
+        with Spool.open(folder, fsync="never") as spool:
+            found[folder.name.removeprefix("send-")] = spool.next
+    return found
 
 
 def fair_weather(link: LossyLink) -> None:
