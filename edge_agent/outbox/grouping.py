@@ -7,6 +7,7 @@ well the last batches were compressed.
 from __future__ import annotations
 
 from edge_agent.config import Settings
+from protocol.wire.compression import MOST_BODY_BYTES
 from protocol.wire.sections import Kind, Pending
 
 _LEAST_RATIO, _FIRST_RATIO = 1 / 64, 1 / 16
@@ -44,9 +45,10 @@ class Group:
         self.is_full = self._bytes >= self._enough_bytes or len(self.rows) >= self._settings.batch_records
 
     def _foretold_bytes(self) -> float:
-        """How much makes a batch. Until then it is in the journal, uncompressed and in pieces, which must not fill a
-        small spool."""
-        return min(self._settings.batch_bytes / self._ratio, self._settings.spool_bytes / 16)
+        """How much makes a batch: no more than what can be unpacked again. Until then it is in the journal,
+        uncompressed and in pieces, which must not fill a small spool."""
+        most = min(self._settings.spool_bytes // 16, MOST_BODY_BYTES // 4)
+        return min(self._settings.batch_bytes / self._ratio, most)
 
     def has_room(self, held_bytes: int) -> bool:
         """Whether a record of this size fits in as well, as far as one can tell."""

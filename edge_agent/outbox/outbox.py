@@ -11,21 +11,23 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
 
 from edge_agent.config import Settings
 from edge_agent.epoch import Epoch
 from edge_agent.logger import Logger
+from edge_agent.outbox.division import Part, divided, events_in
 from edge_agent.outbox.giving_up import replacement
 from edge_agent.outbox.grouping import Group
 from edge_agent.outbox.intake import NUMBERED, After, Dropped, Intake, Queued, Together
 from edge_agent.outbox.memory import Memory, Progressed
 from edge_agent.outbox.pieces import Piece, encode_piece
+from edge_agent.outbox.recovery import Recovered
 from edge_agent.spool import Spool, SpoolError, SpoolFull, SpoolUnwritable, Syncer, Unsynced
 from protocol.records import Gap, Lost, Received
 from protocol.structs import Struct
-from protocol.wire.batch import Header, encode_batch
+from protocol.wire.batch import Header
 from protocol.wire.documents import read_document
 from protocol.wire.packer import Packer
 from protocol.wire.sections import EventKind, Kind, Pending, pending
@@ -35,16 +37,10 @@ _LINGER_S = 2.0  # after records it looks for more by itself: to wake it takes a
 _RETRY_S = 1.0  # or sooner, if what it waits for is room in the spool
 _TELL_S = 10.0  # a spool that is full may have room for a moment, many times a second
 _OVERFLOW = "dropped: the disk could not keep up"
-_TOO_LARGE = 1.15  # times what a batch should have
 _NEVER = float("inf")
 _TASK_ENDED = int(EventKind.TASK_ENDED)
 # The next start says these by itself, or in a Gap.
 _SAID_AGAIN = (Kind.PLAN, Kind.PROGRESS, Kind.GAP, Kind.END, Kind.STATUS, Kind.RECEIVED)
-
-
-def events_in(rows: Sequence[Pending]) -> int:
-    """How many of these are captured events."""
-    return sum([row[0] is Kind.EVENT for row in rows])
 
 
 def _waits(row: Pending) -> bool:
@@ -88,7 +84,10 @@ class Outbox(Intake):
         self._leaving = Group(settings)
         self._journaled = 0  # so many records of the group are in the journal
         self._is_whole = True  # and they do not end within records that belong together
-        self._ready: _Batch | None = None
+        self._ready: deque[_Batch] = deque()
+        # What has to be in the journal before the first of these is written: each piece, and for which batch after the
+        # last one that is written.
+        self._pieces: deque[tuple[int, Piece]] = deque()
         self._afters: deque[After] = deque()
         self._has_begun = self._closes_next = False
         self._has_news = False  # for the memory: another batch was written since it was asked to keep something
@@ -108,12 +107,12 @@ class Outbox(Intake):
         if state is not None:
             self._memory.keep(state, durable=self._settings.fsync != "never")
 
-    def begin(self, left: bytes | None = None) -> None:
+    def begin(self, left: Sequence[Recovered] = ()) -> None:
         """Write what was put so far, before the program can say anything: what an earlier process had no room for, and
         how it ended. Only then is this epoch the one to remember, so that no start and no crash goes unnoticed."""
         self._spool.delete_released()
-        if left is not None:
-            self._ready = _Batch(left)
+        self._ready.extend([_Batch(each.data) for each in left])
+        self._pieces.extend([(ahead, each.piece) for ahead, each in enumerate(left) if each.piece is not None])
         if self._memory.last is None:
             self._try_to_remember()
         self._urgent = True
@@ -319,44 +318,64 @@ class Outbox(Intake):
             self._journal()  # what belongs together, before a batch takes a part of it
         if group is self._group:
             self._close(self._leaving)  # what is promised here, and the end, come after all that was said before them
-        most = self._settings.batch_bytes * _TOO_LARGE
-        besides: Sequence[Pending] = ()
         while group:
-            rows = group.rows
-            data = self._encoded(rows, group.progress())
-            if len(data) > most and len(rows) > 1:
-                rows = rows[: max(1, int(len(rows) * self._settings.batch_bytes / len(data)))]
-                data = self._encoded(rows, [])
-            # The batch will make the journal obsolete: what it holds besides is written again, for the batch after it.
-            besides = self._group.rows[len(rows) if group is self._group else 0 : self._journaled]
-            if besides:
-                self._write_piece(besides, events_in(rows), 1)
-            self._ready = _Batch(data, group, len(rows))
+            if group is self._group:
+                self._divide()
+                self._append_ready()
+                continue
+            besides = self._group.rows[: self._journaled]
+            self._leave(besides)
             self._append_ready()
-        if besides and group is self._leaving and self._spool.journal_is_roomy:
-            self._close(self._group)  # what waits there was written again and again, and the journal is full of it
+            if besides and not group and self._spool.journal_is_roomy:
+                self._close(self._group)  # what waits there was written again and again, and the journal is full of it
+
+    def _divide(self) -> None:
+        """The group as batches. The first makes obsolete what the journal has of all of them: what others hold of that
+        is written again, each part for its own batch."""
+        group, before = self._group, 0
+        for ahead, part in enumerate(self._parts(group)):
+            kept = part.rows[: max(0, self._journaled - before)]
+            if ahead and kept:
+                self._pieces.append((ahead, Piece(part.header, part.first_event, [*kept], before)))
+            self._ready.append(_Batch(part.data, group, len(part.rows)))
+            before += len(part.rows)
+
+    def _leave(self, besides: Sequence[Pending]) -> None:
+        """The next batch of what leaves at once. It makes the journal obsolete: what waits in the group besides is
+        written again, for the batch after it."""
+        part = next(self._parts(self._leaving))
+        if besides:
+            after = Header(part.header.epoch, part.header.nonce, part.header.next_seq)
+            self._pieces.append((1, Piece(after, part.first_event + events_in(part.rows), [*besides])))
+        self._ready.append(_Batch(part.data, self._leaving, len(part.rows)))
+
+    def _parts(self, group: Group) -> Iterator[Part]:
+        state = self.state
+        header = Header(state.epoch, state.nonce, state.next_seq)
+        batch_bytes = self._settings.batch_bytes
+        return divided(header, group.rows, group.progress(), state.next_event, self._agent, batch_bytes)
 
     def _append_ready(self) -> None:
         """Once it is encoded a batch does not change any more, however often the spool refuses it: what is in the
         journal for the batch after it would not fit to another one."""
-        batch = self._ready
-        if batch is None:
-            return
-        self._append(batch.data)
-        self._ready = None
-        group, count = batch.group, batch.count
-        if group is None:
-            return
+        while self._pieces:
+            ahead, piece = self._pieces[0]
+            self._write_piece(piece, ahead)
+            self._pieces.popleft()
+        while self._ready:
+            batch = self._ready[0]
+            self._append(batch.data)
+            self._ready.popleft()
+            if batch.group is not None:
+                self._written(batch, batch.group)
+
+    def _written(self, batch: _Batch, group: Group) -> None:
+        count = batch.count
         self._note(group.rows[:count], group.progress() if count == len(group.rows) else [])
         freed = group.written(count, len(batch.data))
         if group is self._group:
             self._journaled = max(0, self._journaled - count)
         self.free(freed)
-
-    def _encoded(self, rows: Sequence[Pending], progress: Sequence[Pending]) -> bytes:
-        state = self.state
-        header = Header(state.epoch, state.nonce, state.next_seq)
-        return encode_batch(header, [*rows, *progress], self._agent, first_event=state.next_event)
 
     def _append(self, data: bytes) -> None:
         while True:
@@ -400,19 +419,18 @@ class Outbox(Intake):
         """What is in no batch yet, so that a crash cannot take it away."""
         rows = self._group.rows[self._journaled :]
         if rows or self._group.progress():
-            self._write_piece(rows, events_in(self._group.rows[: self._journaled]), 0, self._group.progress())
+            state = self.state
+            header = Header(state.epoch, state.nonce, state.next_seq)
+            first_event = state.next_event + events_in(self._group.rows[: self._journaled])
+            self._write_piece(Piece(header, first_event, [*rows, *self._group.progress()]), 0)
             self._journaled = len(self._group.rows)
         self._is_whole = True
 
-    def _write_piece(
-        self, rows: Sequence[Pending], events_before: int, ahead: int, progress: Sequence[Pending] = ()
-    ) -> None:
-        state = self.state
-        header = Header(state.epoch, state.nonce, state.next_seq + ahead)
-        piece = encode_piece(Piece(header, state.next_event + events_before, [*rows, *progress]))
+    def _write_piece(self, piece: Piece, ahead: int) -> None:
+        data = encode_piece(piece)
         while True:
             try:
-                self._spool.journal(piece, self._spool.next + ahead)
+                self._spool.journal(data, self._spool.next + ahead)
                 return
             except SpoolFull:
                 self._give_up()

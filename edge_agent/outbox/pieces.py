@@ -24,25 +24,30 @@ _WITH_PAYLOAD = (Kind.SOURCE, Kind.DELIVERY, Kind.ASSERTION)
 
 
 class Piece(Struct):
-    """Records of one batch, the first event among them numbered."""
+    """Records of one batch, the first event among them numbered.
+
+    `behind` is for those of a group that was divided: so many records of the group are in batches before this one. As
+    long as the group's own pieces count, it repeats some of theirs, and what follows it does not repeat it.
+    """
 
     header: Header
     first_event: int
     rows: list[Pending]
+    behind: int = 0
 
 
 def encode_piece(piece: Piece) -> bytes:
     """As bytes; nothing but `decode_piece` reads them."""
     header = piece.header
     rows = [_plain(row) for row in piece.rows]
-    return marshal.dumps((header.epoch, header.nonce, header.seq, piece.first_event, rows), _VERSION)
+    return marshal.dumps((header.epoch, header.nonce, header.seq, piece.first_event, rows, piece.behind), _VERSION)
 
 
 def decode_piece(data: bytes) -> Piece:
     """The piece again. MalformedBatch if it is none."""
     try:
-        epoch, nonce, seq, first_event, rows = marshal.loads(data)
-        return Piece(Header(epoch, nonce, seq), first_event, [_restored(row) for row in rows])
+        epoch, nonce, seq, first_event, rows, *behind = marshal.loads(data)  # older versions divided nothing so
+        return Piece(Header(epoch, nonce, seq), first_event, [_restored(row) for row in rows], *behind)
     except (EOFError, ValueError, TypeError, IndexError) as error:
         raise MalformedBatch(f"no piece of a journal: {error}") from error
 

@@ -49,6 +49,6 @@ def test_a_batch_may_be_made_of_very_many_pieces(tmp_path: Path) -> None:
         for number in range(1_500):
             spool.journal(encode_piece(Piece(header, number, [begun(number)])))
     with Spool.open(tmp_path, fsync="never") as spool:
-        assert close_journal(spool, AGENT) is None
+        assert close_journal(spool, AGENT) == []
         (entry,) = spool.entries()
         assert [each.number for each in decode_batch(entry.data, AGENT).records()] == list(range(1_500))

@@ -11,7 +11,7 @@ import pytest
 from edge_agent.epoch import Epoch
 from edge_agent.outbox.memory import Memory, Progressed
 from edge_agent.outbox.pieces import Piece, encode_piece
-from edge_agent.outbox.recovery import CRASH, DAMAGE, close_journal, gap_after_crash
+from edge_agent.outbox.recovery import CRASH, DAMAGE, Recovered, close_journal, gap_after_crash
 from edge_agent.spool import Spool, SpoolFull
 from protocol.records import Assertion, Declared, Delivery, End, Gap, Lost, Progress, Received, SourcePayload
 from protocol.wire.batch import Header, decode_batch, encode_batch
@@ -43,13 +43,13 @@ def numbers(data: bytes) -> list[int]:
 
 def test_the_pieces_of_a_batch_become_the_batch(tmp_path: Path) -> None:
     with Spool.open(tmp_path) as spool:
-        assert close_journal(spool, AGENT) is None
+        assert close_journal(spool, AGENT) == []
         assert spool.count == 0
         spool.append(batch(0, begun(0)))
         spool.journal(piece(1, begun(1), Progress(ALERTS, 1, 1), first_event=1))
         spool.journal(piece(1, begun(2), Progress(ALERTS, 2, 2), first_event=2))
     with Spool.open(tmp_path) as spool:
-        assert close_journal(spool, AGENT) is None
+        assert close_journal(spool, AGENT) == []
         _, last = spool.entries()
         assert numbers(last.data) == [1, 2]
         header = decode_batch(last.data, AGENT).header
@@ -77,9 +77,8 @@ def test_a_journal_for_which_there_is_no_room_is_handed_on(tmp_path: Path) -> No
             spool.append(os.urandom(60))
         spool.journal(piece(spool.next, begun(7), first_event=7))  # small: to give it up makes no room for a batch
     with Spool.open(tmp_path, max_bytes=8_000) as spool:
-        left = close_journal(spool, AGENT)
-        assert left is not None
-        assert numbers(left) == [7]
+        (left,) = close_journal(spool, AGENT)
+        assert numbers(left.data) == [7]
 
 
 def test_a_journal_that_fills_the_spool_makes_room_for_its_own_batch(tmp_path: Path) -> None:
@@ -90,7 +89,7 @@ def test_a_journal_that_fills_the_spool_makes_room_for_its_own_batch(tmp_path: P
             except SpoolFull:
                 break
     with Spool.open(tmp_path, max_bytes=8_000) as spool:
-        assert close_journal(spool, AGENT) is None
+        assert close_journal(spool, AGENT) == []
         (entry,) = spool.entries()
         assert numbers(entry.data) == list(range(number))
         assert spool.size_bytes < 4_000
@@ -100,7 +99,7 @@ def test_a_journal_that_cannot_be_read_is_reported(tmp_path: Path, caplog: pytes
     with Spool.open(tmp_path) as spool:
         spool.journal(b"\x09")
     with Spool.open(tmp_path) as spool:
-        assert close_journal(spool, AGENT) is None
+        assert close_journal(spool, AGENT) == []
         assert spool.count == 0
     assert "the journal cannot be read" in caplog.text
 
@@ -110,10 +109,10 @@ def test_a_journal_that_cannot_be_read_is_reported(tmp_path: Path, caplog: pytes
 
 def test_the_first_start_and_a_clean_end_leave_no_gap(tmp_path: Path) -> None:
     with Spool.open(tmp_path) as spool:
-        assert gap_after_crash(spool, None, AGENT, None, NOW) is None
-        assert gap_after_crash(spool, Progressed(1, 5, ended=True), AGENT, None, NOW) is None
+        assert gap_after_crash(spool, None, AGENT, [], NOW) is None
+        assert gap_after_crash(spool, Progressed(1, 5, ended=True), AGENT, [], NOW) is None
         spool.append(batch(0, End(1)))
-        assert gap_after_crash(spool, Progressed(EPOCH.counter, EPOCH.nonce), AGENT, None, NOW) is None
+        assert gap_after_crash(spool, Progressed(EPOCH.counter, EPOCH.nonce), AGENT, [], NOW) is None
 
 
 @pytest.mark.parametrize("ended", [True, False])
@@ -137,7 +136,7 @@ def test_batches_that_the_disk_has_lost_at_the_end_are_named(
     with Bench(tmp_path) as after:
         held = after.spool.count
         assert 0 < held < written
-        gap = gap_after_crash(after.spool, after.memory.last, AGENT, None, NOW)
+        gap = gap_after_crash(after.spool, after.memory.last, AGENT, [], NOW)
         assert gap is not None
         assert gap.reason == (DAMAGE if ended else f"{CRASH}; {DAMAGE}")
         assert (gap.batches, gap.nonce, gap.next_event) == ((held, written - 1), EPOCH.nonce, 6)
@@ -157,7 +156,7 @@ def test_batches_that_are_lost_before_others_are_told_of_too(tmp_path: Path) -> 
     segment.write_bytes(content)
     with Spool.open(tmp_path) as spool:
         assert (spool.count, spool.lost) == (2, [range(1, 2)])
-        gap = gap_after_crash(spool, last, AGENT, None, NOW)
+        gap = gap_after_crash(spool, last, AGENT, [], NOW)
         assert gap is not None and (gap.reason, gap.batches) == (DAMAGE, None)
 
 
@@ -171,18 +170,18 @@ def test_a_spool_of_which_nothing_is_left_is_not_taken_for_one_that_was_sent(tmp
         assert bench.spool.count == 1
     shutil.rmtree(tmp_path / "up")
     with Bench(tmp_path) as after:
-        gap = gap_after_crash(after.spool, after.memory.last, AGENT, None, NOW)
+        gap = gap_after_crash(after.spool, after.memory.last, AGENT, [], NOW)
         assert gap is not None and (gap.reason, gap.batches) == (DAMAGE, (0, 0))
     with Bench(folder) as sent:
         sent.spool.release(0)
     with Bench(folder) as after:
-        assert gap_after_crash(after.spool, after.memory.last, AGENT, None, NOW) is None
+        assert gap_after_crash(after.spool, after.memory.last, AGENT, [], NOW) is None
 
 
 def test_a_crash_is_told_with_what_was_remembered(tmp_path: Path) -> None:
     last = Progressed(3, 9, 7, 12, False, {"reports": 4, "alerts": 2}, {"alerts": [50, 40]})
     with Spool.open(tmp_path) as spool:
-        gap = gap_after_crash(spool, last, AGENT, None, NOW)
+        gap = gap_after_crash(spool, last, AGENT, [], NOW)
     expected = Gap(
         CRASH, 3, 9, progress=(("alerts", 50, 40),), next_seqs=(("alerts", 2), ("reports", 4)), next_event=12
     )
@@ -205,7 +204,7 @@ def test_what_was_written_after_it_was_last_remembered_counts(tmp_path: Path) ->
                 first_event=2,
             )
         )
-        gap = gap_after_crash(spool, last, AGENT, None, NOW)
+        gap = gap_after_crash(spool, last, AGENT, [], NOW)
         assert gap is not None
         assert (gap.progress, gap.next_event) == ((("alerts", 9, 8),), 3)
         assert gap.next_seqs == (("alerts", 2), ("keys", 7), ("reports", 1))
@@ -216,7 +215,7 @@ def test_numbers_of_what_is_known_to_be_lost_are_used_up(tmp_path: Path) -> None
     lost = Gap("dropped: ...", EPOCH.counter, EPOCH.nonce, None, (Lost("reports", 0, 5),), (0, 9))
     with Spool.open(tmp_path) as spool:
         spool.append(batch(0, lost))
-        gap = gap_after_crash(spool, Progressed(EPOCH.counter, EPOCH.nonce), AGENT, None, NOW)
+        gap = gap_after_crash(spool, Progressed(EPOCH.counter, EPOCH.nonce), AGENT, [], NOW)
         assert gap is not None
         assert (gap.next_seqs, gap.next_event) == ((("reports", 6),), 10)
 
@@ -224,7 +223,7 @@ def test_numbers_of_what_is_known_to_be_lost_are_used_up(tmp_path: Path) -> None
 def test_batches_of_older_epochs_say_nothing_about_the_last_one(tmp_path: Path) -> None:
     with Spool.open(tmp_path) as spool:
         spool.append(batch(5, begun(0), End(0), nonce=4, epoch=1, first_event=99))
-        gap = gap_after_crash(spool, Progressed(EPOCH.counter, EPOCH.nonce), AGENT, None, NOW)
+        gap = gap_after_crash(spool, Progressed(EPOCH.counter, EPOCH.nonce), AGENT, [], NOW)
         assert gap is not None
         assert (gap.nonce, gap.next_event) == (EPOCH.nonce, 0)
 
@@ -234,14 +233,15 @@ def test_an_epoch_that_nobody_remembers_is_known_by_its_batches(tmp_path: Path) 
     crash = Gap(CRASH, 1, 4, next_event=3)
     with Spool.open(tmp_path) as spool:
         spool.append(batch(0, crash, Declared("{}"), begun(0)))
-        gap = gap_after_crash(spool, Progressed(1, 4, 9, 3, False, {"alerts": 8}), AGENT, None, NOW)
+        gap = gap_after_crash(spool, Progressed(1, 4, 9, 3, False, {"alerts": 8}), AGENT, [], NOW)
         assert gap is not None
         assert (gap.epoch, gap.nonce, gap.next_event, gap.next_seqs) == (EPOCH.counter, EPOCH.nonce, 1, ())
 
 
 def test_what_is_still_to_be_written_counts(tmp_path: Path) -> None:
     with Spool.open(tmp_path) as spool:
-        gap = gap_after_crash(spool, Progressed(EPOCH.counter, EPOCH.nonce), AGENT, batch(0, begun(0), begun(1)), NOW)
+        left = [Recovered(batch(0, begun(0), begun(1)))]
+        gap = gap_after_crash(spool, Progressed(EPOCH.counter, EPOCH.nonce), AGENT, left, NOW)
         assert gap is not None
         assert gap.next_event == 2
 
@@ -253,7 +253,7 @@ def test_an_entry_that_cannot_be_read_is_reported_and_passed_over(
     with Spool.open(tmp_path) as spool:
         spool.append(b"\x00")
         spool.append(batch(0, begun(0)))
-        gap = gap_after_crash(spool, Progressed(EPOCH.counter, EPOCH.nonce), AGENT, None, NOW)
+        gap = gap_after_crash(spool, Progressed(EPOCH.counter, EPOCH.nonce), AGENT, [], NOW)
         assert gap is not None
         assert gap.next_event == 1
     assert "cannot be read" in caplog.text
@@ -280,8 +280,8 @@ def test_after_a_kill_at_any_write_the_gap_begins_where_the_records_end(tmp_path
     assert len(copies) > 20
     for copy in copies[2:]:
         with Bench(copy) as after:
-            assert close_journal(after.spool, AGENT) is None
-            gap = gap_after_crash(after.spool, after.memory.last, AGENT, None, NOW)
+            assert close_journal(after.spool, AGENT) == []
+            gap = gap_after_crash(after.spool, after.memory.last, AGENT, [], NOW)
             found = [number for numbers in after.events() for number in numbers]
             assert found == list(range(len(found)))
             assert gap is not None
@@ -312,9 +312,9 @@ def test_what_batches_told_is_known_though_they_are_released_and_a_power_cut_has
     for name, content in notes.items():
         (after / name).write_bytes(content)
     spool, memory = Spool.open(after / "up", fsync="batch"), Memory(after)
-    assert close_journal(spool, AGENT) is None
+    assert close_journal(spool, AGENT) == []
     spool.append(b"the next process begins a segment")
-    gap_after_crash(spool, memory.last, AGENT, None, NOW)
+    gap_after_crash(spool, memory.last, AGENT, [], NOW)
     assert memory.last is not None
     assert memory.last.positions == {"car-7/sums": [77, 3], "car-8/sums": [77, 3]}
 

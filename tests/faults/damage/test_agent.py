@@ -58,7 +58,7 @@ def found(folder: Path) -> Found:
         memory.close()
         epoch = begin_epoch(folder)
         close_journal(spool, AGENT)
-        gap = gap_after_crash(spool, memory.last, AGENT, None, epoch)
+        gap = gap_after_crash(spool, memory.last, AGENT, [], epoch)
         batches = [decode_batch(entry.data, AGENT) for entry in spool.entries()]
     events = [each.number for batch in batches for each in batch.records() if hasattr(each, "number")]
     return Found(events, [batch.header.seq for batch in batches], gap)
@@ -135,10 +135,10 @@ def test_a_memory_with_another_count_is_not_taken_for_the_newer_one(tmp_path: Pa
 
 def test_a_device_that_has_forgotten_everything_says_so(tmp_path: Path) -> None:
     with Spool.open(tmp_path / "up", fsync="never") as spool:
-        assert gap_after_crash(spool, None, AGENT, None, Epoch(1, 7)) is None, "its first start"
-        assert gap_after_crash(spool, None, AGENT, None, Epoch(2, 7)) == Gap(FORGOTTEN, 2, 7)
+        assert gap_after_crash(spool, None, AGENT, [], Epoch(1, 7)) is None, "its first start"
+        assert gap_after_crash(spool, None, AGENT, [], Epoch(2, 7)) == Gap(FORGOTTEN, 2, 7)
         spool.append(b"left by somebody")
-        assert gap_after_crash(spool, None, AGENT, None, Epoch(1, 7)) == Gap(FORGOTTEN, 1, 7)
+        assert gap_after_crash(spool, None, AGENT, [], Epoch(1, 7)) == Gap(FORGOTTEN, 1, 7)
 
 
 def test_the_number_of_a_send_stream_is_not_believed_if_it_has_changed(tmp_path: Path) -> None:
