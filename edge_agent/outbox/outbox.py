@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from time import monotonic
 
 from edge_agent.config import Settings
@@ -23,7 +24,6 @@ from edge_agent.outbox.grouping import Group
 from edge_agent.outbox.intake import NUMBERED, After, Dropped, Intake, Queued, Together
 from edge_agent.outbox.memory import Memory, Progressed
 from edge_agent.outbox.pieces import Piece, encode_piece
-from edge_agent.outbox.recovery import Recovered
 from edge_agent.spool import Spool, SpoolError, SpoolFull, SpoolUnwritable, Syncer, Unsynced
 from protocol.records import Gap, Lost, Received
 from protocol.structs import Struct
@@ -49,12 +49,11 @@ def _waits(row: Pending) -> bool:
 
 
 class _Batch(Struct):
-    """A batch on its way into the spool, and how many records of its group it holds. Without a group it is one that an
-    earlier process has left."""
+    """A batch on its way into the spool, and how many records of its group it holds."""
 
     data: bytes
-    group: Group | None = None
-    count: int = 0
+    group: Group
+    count: int
 
 
 class Outbox(Intake):
@@ -84,6 +83,7 @@ class Outbox(Intake):
         self._leaving = Group(settings)
         self._journaled = 0  # so many records of the group are in the journal
         self._is_whole = True  # and they do not end within records that belong together
+        self._left: Sequence[bytes] = ()  # batches that an earlier process has left in the journal
         self._ready: deque[_Batch] = deque()
         # What has to be in the journal before the first of these is written: each piece, and for which batch after the
         # last one that is written.
@@ -107,12 +107,11 @@ class Outbox(Intake):
         if state is not None:
             self._memory.keep(state, durable=self._settings.fsync != "never")
 
-    def begin(self, left: Sequence[Recovered] = ()) -> None:
+    def begin(self, left: Sequence[bytes] = ()) -> None:
         """Write what was put so far, before the program can say anything: what an earlier process had no room for, and
         how it ended. Only then is this epoch the one to remember, so that no start and no crash goes unnoticed."""
         self._spool.delete_released()
-        self._ready.extend([_Batch(each.data) for each in left])
-        self._pieces.extend([(ahead, each.piece) for ahead, each in enumerate(left) if each.piece is not None])
+        self._left = left
         if self._memory.last is None:
             self._try_to_remember()
         self._urgent = True
@@ -164,7 +163,7 @@ class Outbox(Intake):
             self._flush_at = self._next_flush(now)
         if now < self._retry_at and self._spool.size_bytes >= self._full_bytes:
             return self._retry_at
-        unfinished = self._taken or self._afters or self._ready
+        unfinished = self._taken or self._afters or self._ready or self._left
         if self._urgent or unfinished or now >= min(self._flush_at, self._closing_at(), self._sync_at):
             try:
                 self._write(now)
@@ -358,29 +357,32 @@ class Outbox(Intake):
     def _append_ready(self) -> None:
         """Once it is encoded a batch does not change any more, however often the spool refuses it: what is in the
         journal for the batch after it would not fit to another one."""
+        if self._left:
+            self._in_room(partial(self._spool.append_recovered, self._left))
+            self._left = ()
         while self._pieces:
             ahead, piece = self._pieces[0]
             self._write_piece(piece, ahead)
             self._pieces.popleft()
         while self._ready:
             batch = self._ready[0]
-            self._append(batch.data)
+            self._in_room(partial(self._spool.append, batch.data))
             self._ready.popleft()
-            if batch.group is not None:
-                self._written(batch, batch.group)
+            self._written(batch)
 
-    def _written(self, batch: _Batch, group: Group) -> None:
-        count = batch.count
+    def _written(self, batch: _Batch) -> None:
+        group, count = batch.group, batch.count
         self._note(group.rows[:count], group.progress() if count == len(group.rows) else [])
         freed = group.written(count, len(batch.data))
         if group is self._group:
             self._journaled = max(0, self._journaled - count)
         self.free(freed)
 
-    def _append(self, data: bytes) -> None:
+    def _in_room(self, write: Callable[[], object]) -> None:
+        """Write something to the spool, for which the oldest batches go if need be."""
         while True:
             try:
-                self._spool.append(data)
+                write()
                 return
             except SpoolFull:
                 self._give_up()
@@ -427,10 +429,4 @@ class Outbox(Intake):
         self._is_whole = True
 
     def _write_piece(self, piece: Piece, ahead: int) -> None:
-        data = encode_piece(piece)
-        while True:
-            try:
-                self._spool.journal(data, self._spool.next + ahead)
-                return
-            except SpoolFull:
-                self._give_up()
+        self._in_room(partial(self._spool.journal, encode_piece(piece), self._spool.next + ahead))

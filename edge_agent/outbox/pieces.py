@@ -26,8 +26,8 @@ _WITH_PAYLOAD = (Kind.SOURCE, Kind.DELIVERY, Kind.ASSERTION)
 class Piece(Struct):
     """Records of one batch, the first event among them numbered.
 
-    `behind` is for those of a group that was divided: so many records of the group are in batches before this one. As
-    long as the group's own pieces count, it repeats some of theirs, and what follows it does not repeat it.
+    `behind` is for a batch that is not the first one of a group that was divided: so many records of the group come
+    before it. Such pieces repeat some of what those of the group hold, each something else.
     """
 
     header: Header
@@ -46,7 +46,7 @@ def encode_piece(piece: Piece) -> bytes:
 def decode_piece(data: bytes) -> Piece:
     """The piece again. MalformedBatch if it is none."""
     try:
-        epoch, nonce, seq, first_event, rows, *behind = marshal.loads(data)  # older versions divided nothing so
+        epoch, nonce, seq, first_event, rows, *behind = marshal.loads(data)  # older versions divided otherwise
         return Piece(Header(epoch, nonce, seq), first_event, [_restored(row) for row in rows], *behind)
     except (EOFError, ValueError, TypeError, IndexError) as error:
         raise MalformedBatch(f"no piece of a journal: {error}") from error

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 from edge_agent.epoch import Epoch
 from edge_agent.logger import Logger
 from edge_agent.outbox.division import LARGEST, divided, events_in
 from edge_agent.outbox.memory import Progressed
-from edge_agent.outbox.pieces import Piece, decode_piece, encode_piece
+from edge_agent.outbox.pieces import Piece, decode_piece
 from edge_agent.spool import Spool, SpoolError
 from protocol.records import Assertion, Delivery, End, Gap, Progress, Received, SourcePayload
-from protocol.structs import Struct
 from protocol.wire.batch import Header, decode_batch, encode_batch, read_header
 from protocol.wire.errors import MalformedBatch
-from protocol.wire.sections import Kind, Pending
+from protocol.wire.sections import Kind
 
 _LOG = Logger(__name__)
 CRASH = "crash: what was not on disk yet is lost, and so are open windows"
@@ -23,73 +22,53 @@ DAMAGE = "damaged spool: batches are gone, of this start or of earlier ones, unl
 FORGOTTEN = "what the device had noted of its last start is gone: what was lost with it, or before, has no name"
 
 
-class Recovered(Struct):
-    """A batch that was in the journal only, and what the journal must hold before any of them is written: a crash among
-    them would take it."""
-
-    data: bytes
-    piece: Piece | None = None
-
-
-def close_journal(spool: Spool, agent: str) -> list[Recovered]:
-    """Records that were in the journal only become the batches that they were meant for. Those are returned for which
-    there is no room now: they have to come before everything else."""
+def close_journal(spool: Spool, agent: str) -> list[bytes]:
+    """Records that were in the journal only become the batches that they were meant for. These are returned if there is
+    no room for them now: then they have to come before everything else."""
     spool.before_deleting = _not_yet
     if not spool.recovered_journal:
         return []
     try:
-        batches = list(_recovered([decode_piece(piece) for piece in spool.recovered_journal], agent))
+        batches = _recovered([decode_piece(piece) for piece in spool.recovered_journal], agent)
     except MalformedBatch as error:
         _LOG.error("the journal cannot be read agent=%s error=%s", agent, error)
         return []
     try:
-        for ahead, each in enumerate(batches):
-            if each.piece is not None:
-                spool.journal(encode_piece(each.piece), spool.next + ahead)
-                each.piece = None
-        while batches:
-            spool.append(batches[0].data)
-            del batches[0]
+        spool.append_recovered(batches)
     except SpoolError as error:
         _LOG.warning("the last records before the crash wait in the journal agent=%s error=%s", agent, error)
-    return batches
+        return batches
+    return []
 
 
-def _recovered(pieces: Sequence[Piece], agent: str) -> Iterator[Recovered]:
-    """The batches that pieces belong to.
+def _recovered(pieces: Sequence[Piece], agent: str) -> list[bytes]:
+    """The batches that pieces belong to, at least one for every number that there are pieces for.
 
-    Pieces of a whole group come first, and hold all of it, unless its first batch is written: then each of the others
-    is what another batch of it holds. Before that, these tell how it was going to be divided. Pieces of any other kind
-    repeat what the first batch was not going to hold.
+    Pieces of a whole group come first, and hold all of it. Others tell how it was being divided; or else they repeat
+    what the first batch was not going to hold. But once that is written, each of the others is all that another batch
+    of the group holds.
     """
     first, *more = pieces
     if first.behind:
-        for piece in pieces:
-            yield Recovered(_batch(piece.header, piece.rows, (), piece.first_event, agent))
-        return
+        return [encode_batch(each.header, each.rows, agent, first_event=each.first_event) for each in pieces]
     for piece in more:
         if piece.header == first.header:
             first.rows.extend(piece.rows)
     promised = [*{row[1].name: row for row in first.rows if row[0] is Kind.PROGRESS}.values()]
     rows = [row for row in first.rows if row[0] is not Kind.PROGRESS]
-    others = [piece for piece in more if piece.behind]
-    ends = [piece.behind for piece in others] + [piece.behind + len(piece.rows) for piece in others[-1:]]
-    header, begin = first.header, 0
-    for end in ends:
-        first_event = first.first_event + events_in(rows[:begin])
-        yield Recovered(_batch(header, rows[begin:end], promised if end == len(rows) else (), first_event, agent))
-        header, begin = Header(header.epoch, header.nonce, header.next_seq), end
-    if begin == len(rows) and ends:
-        return
-    first_event = first.first_event + events_in(rows[:begin])
-    for part in divided(header, rows[begin:], promised, first_event, agent, LARGEST):
-        piece = Piece(part.header, part.first_event, [*part.rows], begin)
-        yield Recovered(part.data, piece if begin else None)
-        begin += len(part.rows)
-
-
-def _batch(header: Header, rows: Sequence[Pending], promised: Sequence[Pending], first_event: int, agent: str) -> bytes:
-    return encode_batch(header, [*rows, *promised], agent, first_event=first_event)
+    parts = [piece for piece in more if piece.behind]
+    ends = [piece.behind for piece in parts] + [piece.behind + len(piece.rows) for piece in parts[-1:]]
+    found: list[bytes] = []
+    header, begin, first_event = first.header, 0, first.first_event
+    for end in [*ends, len(rows)]:
+        if begin == end and found:  # all of it had been divided
+            break
+        for part in divided(header, rows[begin:end], promised if end == len(rows) else (), first_event, agent, LARGEST):
+            found.append(part.data)
+            header = Header(header.epoch, header.nonce, part.header.next_seq)
+        first_event += events_in(rows[begin:end])
+        begin = end
+    return found
 
 
 def _not_yet() -> None:
@@ -97,9 +76,7 @@ def _not_yet() -> None:
     raise OSError("the last process's batches have not been read yet")
 
 
-def gap_after_crash(
-    spool: Spool, last: Progressed | None, agent: str, left: Sequence[Recovered], now: Epoch
-) -> Gap | None:
+def gap_after_crash(spool: Spool, last: Progressed | None, agent: str, left: Sequence[bytes], now: Epoch) -> Gap | None:
     """How far the last epoch is known to have come, if it did not end as it should, or if the disk has lost what it had
     written. `left` are the batches that `close_journal` had no room for; `now` is the epoch that begins. If it is not
     the first one and nobody knows how the last one ended, that is said of the new one."""
@@ -111,7 +88,7 @@ def gap_after_crash(
     cut = max(0, last.spool_next - spool.next)
     held = 0  # the number after the last batch of the epoch that is there
     entries = (entry.data for entry in spool.kept())
-    for data in chain(entries, [each.data for each in left]):
+    for data in chain(entries, left):
         try:
             header, _ = read_header(data)
             if header.epoch > last.epoch:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from types import TracebackType
 from typing import Literal, NamedTuple
@@ -254,6 +254,11 @@ class Spool:
         if self._journal.size_bytes:
             self._rewind_journal()
         return number
+
+    def append_recovered(self, entries: Sequence[bytes]) -> None:
+        """Keep what the pieces of the last process have become: all of it or nothing."""
+        for entry in entries:
+            self.append(entry)
 
     def journal(self, piece: bytes, for_number: int | None = None) -> None:
         """Keep a piece of the entry that will have this number (the next one), until it is appended."""

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from edge_agent.outbox.memory import Memory
-from edge_agent.outbox.recovery import Recovered
 from protocol.records import Declared, End, Gap, Progress, SourcePayload
 from protocol.wire.batch import read_header
 from tests.edge_agent.records import (
@@ -183,7 +182,7 @@ def test_what_an_earlier_process_had_no_room_for_comes_first(tmp_path: Path) -> 
         (left,) = [entry.data for entry in other.spool.entries()]
     with Bench(tmp_path / "agent", epoch=type(EPOCH)(4, 77)) as bench:
         bench.put(Declared("{}"))
-        bench.outbox.begin([Recovered(left)])
+        bench.outbox.begin([left])
         bench.outbox.finish()
         bench.step(1.0)
         with pytest.raises(TimeoutError):
