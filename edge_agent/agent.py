@@ -9,6 +9,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from itertools import count
 from time import monotonic, time_ns
@@ -79,12 +80,34 @@ class Agent:
         """Nothing is said any more: the End was the last, or there is nobody left to write it."""
         self._keys = count()
         self.new_key: Callable[[], int] = self._keys.__next__
+        self.operators: Callable[[], dict[str, tuple[int, int, int, int]]] = dict
+        self.exchange: Exchange | None = None
+        """With other agents, if the plan sends to any or receives from any."""
+        self._inbox: deque[Callable[[float], None]] = deque()
+        self._renewal = Renewal()
+        self._status_file: StatusFile | None = None
+        self._status_at = self._file_at = 0.0
+        self._thread = Background(target=self._run, name=f"agent {self.name}", daemon=True)
+        self._opened = ExitStack()
+        """What is to be closed at the end, each whatever becomes of the others; the spool, with its lock, last."""
+        try:
+            self._take_up(plan)
+        except BaseException:  # else whoever tries again in this process would be locked out by itself
+            self._opened.close()
+            raise
+
+    def _take_up(self, plan: PlanDocument | None) -> None:
+        """Go on with what the last start has left in the folder."""
+        settings = self.settings
         self._spool = Spool.open(os.path.join(self.folder, "up"), max_bytes=settings.spool_bytes, fsync=settings.fsync)
+        self._opened.callback(self._spool.close)
         self._memory = Memory(self.folder)
+        self._opened.callback(self._memory.close)
         self.epoch = begin_epoch(self.folder)
         left = close_journal(self._spool, self.name)
         gap = gap_after_crash(self._spool, self._memory.last, self.name, left, self.epoch)
         self._outbox = Outbox(self.name, self.epoch, self._spool, self._memory, self.packer, settings)
+        self._opened.callback(self._outbox.end)
         self.put = self._outbox.put
         if gap is not None:
             self.emit(gap)  # first of all: an epoch of which anything is on disk has told of the one before it
@@ -94,22 +117,15 @@ class Agent:
         self._uplink = Uplink(self.name, self._spool, self.publisher(up_topic(self.name)), settings.window)
         self._lanes: dict[str, Lane] = {up_topic(self.name): self._uplink}
         self._outbox.given_up = self._uplink.given_up
-        self._renewal = Renewal()
         if self._memory.last is not None:  # of all streams: what this plan does not receive, the next one may
             self._outbox.state.positions = self._memory.last.positions
-        self.exchange: Exchange | None = None
-        """With other agents, if the plan sends to any or receives from any."""
         if plan is not None and any(node.operator in ("send", "receive") for node in plan.nodes):
             from edge_agent.exchange import Exchange
 
             self.exchange = Exchange(self, plan, self._outbox, self._client)
+            self._opened.callback(self.exchange.close)
             self._lanes.update(self.exchange.lanes)
         self._outbox.begin(left)
-        self._inbox: deque[Callable[[float], None]] = deque()
-        self._status_file: StatusFile | None = None
-        self._status_at = self._file_at = 0.0
-        self.operators: Callable[[], dict[str, tuple[int, int, int, int]]] = dict
-        self._thread = Background(target=self._run, name=f"agent {self.name}", daemon=True)
 
     def start(self) -> Agent:
         """Begin to write and to send."""
@@ -260,7 +276,9 @@ class Agent:
     def _write_status(self, status: dict[str, Any]) -> None:
         """For whoever looks at the folder."""
         try:
-            self._status_file = self._status_file or StatusFile(self.folder)
+            if self._status_file is None:
+                self._status_file = StatusFile(self.folder)
+                self._opened.callback(self._status_file.close)
             self._status_file.write(status)
         except OSError as error:
             _LOG.debug("no status file agent=%s error=%s", self.name, error)
@@ -367,13 +385,7 @@ class Agent:
             self._thread.join(5.0)
         self._client.close(timeout=1.0 if self._client.connected else 0.0)
         self._write_status({**self.status(), "pid": None})
-        if self.exchange is not None:
-            self.exchange.close()
-        self._outbox.end()
-        self._spool.close()
-        self._memory.close()
-        if self._status_file is not None:
-            self._status_file.close()
+        self._opened.close()
 
     @property
     def left(self) -> int:

@@ -17,10 +17,11 @@ import pytest
 from edge_agent.agent import Agent, AgentFailed, default_agent
 from edge_agent.config import ConfigError, Settings
 from edge_agent.outbox.recovery import CRASH
-from edge_agent.spool import Spool, SpoolLocked
+from edge_agent.spool import Spool, SpoolLocked, SpoolUnusable, SpoolUnwritable
 from edge_agent.status_file import NAME, read_status_file
 from edge_agent.transport import Client, Message
 from protocol.ids import StreamId
+from protocol.plan import Node, PlanDocument, PlanError
 from protocol.records import Delivery, End, Gap, Origin, OriginKind, Status
 from protocol.wire.batch import decode_batch
 from protocol.wire.sections import EventKind, Kind
@@ -116,6 +117,52 @@ def test_keys_count_from_zero(agent: Agent) -> None:
 def test_a_spool_has_one_agent(agent: Agent, tmp_path: Path) -> None:
     with pytest.raises(SpoolLocked, match=str(os.getpid())):
         Agent(settings(tmp_path))
+
+
+def plan_that_sends(to: str) -> PlanDocument:
+    source = Node("s", "source", parameters={"ids": "uid", "watermarks": "ordered", "disorder_ms": 0})
+    return PlanDocument("p", "segments", (source, Node("x", "send", ("s",), {"stream": "x", "to": [to]})))
+
+
+def open_below(folder: Path) -> list[str]:
+    """The files of a folder that this process has open."""
+    found = [os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    return sorted(each for each in found if each.startswith(str(folder)))
+
+
+def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
+    """Whoever tries again in the same process is not locked out by itself."""
+    with pytest.raises(PlanError, match="cannot send to itself"):
+        Agent(settings(tmp_path), plan_that_sends(to="pump-7"))
+    assert open_below(tmp_path) == []
+    (tmp_path / "send-x").write_text("no folder")
+    with pytest.raises(SpoolUnusable):
+        Agent(settings(tmp_path), plan_that_sends(to="hub"))
+    assert open_below(tmp_path) == []
+    (tmp_path / "send-x").unlink()
+    with Agent(settings(tmp_path), plan_that_sends(to="hub")) as agent:
+        assert open_below(tmp_path) != []
+        agent.close(0.0)
+    assert open_below(tmp_path) == []
+
+
+def test_a_disk_that_fails_at_the_end_does_not_keep_files_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = Agent(settings(tmp_path), plan_that_sends(to="hub")).start()
+    wait_until((tmp_path / NAME).exists, "the status file")
+
+    def fails(*_: Any) -> None:
+        raise SpoolUnwritable("Input/output error")
+
+    stop = agent._stop
+
+    def stop_without_a_disk() -> None:
+        monkeypatch.setattr(Spool, "sync", fails)
+        stop()
+
+    monkeypatch.setattr(agent, "_stop", stop_without_a_disk)
+    with pytest.raises(SpoolUnwritable):
+        agent.close(0.0)
+    assert open_below(tmp_path) == []
 
 
 def test_a_delivery_of_very_many_origins_is_told_in_parts(agent: Agent, tmp_path: Path) -> None:
