@@ -66,6 +66,7 @@ class _Trouble(NamedTuple):
     """A shard whose log cannot be written."""
 
     text: str
+    since: float
     again_at: float
 
 
@@ -191,7 +192,7 @@ class Translator:
         served: list[int] = []
         while True:
             self._has_shard.clear()
-            for shard in [each for each in self._shards if each not in served]:
+            for shard in [each for each in list(self._shards) if each not in served]:  # the worker adds some meanwhile
                 granted = await client.subscribe(f"tl/{shard}/+/up", qos=1)
                 if any(_is_refusal(code) for code in granted):
                     raise aiomqtt.MqttError(f"the broker does not let us listen to tl/{shard}/+/up")
@@ -348,7 +349,9 @@ class Translator:
                 _LOG.warning("batches must wait agent=%s error=%s", agent, error)
 
     def _retire(self) -> None:
-        for shard in self._shards.values():
+        for number, shard in self._shards.items():
+            if number in self._troubled:  # nobody is heard there
+                continue
             try:
                 shard.retire()
             except LogError as error:
@@ -358,15 +361,18 @@ class Translator:
         begun = monotonic()
         try:
             answers = shard.commit()
-            if self._troubled.pop(shard.shard, None) is not None:
+            trouble = self._troubled.pop(shard.shard, None)
+            if trouble is not None:
                 _LOG.warning("the log is written again shard=%d", shard.shard)
+                shard.excuse(monotonic() - trouble.since)
                 shard.greet()
                 answers += shard.commit()
         except LogError as error:
             told = self._troubled.get(shard.shard)
             if told is None or told.text != str(error):
                 _LOG.error("the log cannot be written shard=%d error=%s", shard.shard, error)
-            self._troubled[shard.shard] = _Trouble(str(error), monotonic() + _TROUBLE_S)
+            since = begun if told is None else told.since
+            self._troubled[shard.shard] = _Trouble(str(error), since, monotonic() + _TROUBLE_S)
             return []
         self.commits += 1
         self.commit_s += monotonic() - begun

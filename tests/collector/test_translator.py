@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any, cast
 from urllib.request import urlopen
 
@@ -17,6 +18,7 @@ import pytest
 import collector.translator
 from collector.log_view import check, entries
 from collector.registry import RegistryMissing, RegistryUnavailable
+from collector.shard_log import RETIRE_AFTER_S
 from collector.translator import Translator, TranslatorOptions, parse_shards
 from protocol.records import SourcePayload
 from protocol.topics import SHARDS, down_topic, shard_of, up_topic
@@ -113,6 +115,39 @@ def test_a_shard_that_cannot_be_written_does_not_stop_the_others(
     assert answers(translator, (AGENT, 1)) == {AGENT.name: 2}
 
 
+def test_who_cannot_be_heard_because_the_log_cannot_be_written_is_not_silent(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own disk was full for longer than an agent may be silent."""
+    sync, now = os.fdatasync, monotonic()
+
+    def full(fd: int) -> None:
+        if f"shard-{SHARD:02d}" in str(Path(f"/proc/self/fd/{fd}").readlink()):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(fd)
+
+    monkeypatch.setattr(collector.translator, "monotonic", lambda: now)
+    for shard in translator._shards.values():
+        shard._clock = lambda: now
+    translator._client = cast(aiomqtt.Client, Postman(together=1))
+    assert answers(translator, (AGENT, 0), (OTHER, 0)) == {AGENT.name: 1, OTHER.name: 1}
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", full)
+        for _ in range(30):
+            now += 3600.0
+            answers(translator, (AGENT, 1))
+    assert translator._shards[OTHER_SHARD].counters.retired == 1, "that one was silent"
+    now += 3600.0
+    answers(translator)
+    assert translator.totals()["shards_in_trouble"] == 0
+    now += 3600.0
+    answers(translator)
+    assert translator._shards[SHARD].counters.retired == 0, "it has not had the time to be heard"
+    now += RETIRE_AFTER_S
+    answers(translator)
+    assert translator._shards[SHARD].counters.retired == 1
+
+
 @pytest.mark.parametrize("gone", ["", f"shard-{SHARD:02d}"])
 def test_nothing_is_acknowledged_into_a_log_that_was_deleted(
     translator: Translator, tmp_path: Path, caplog: pytest.LogCaptureFixture, gone: str
@@ -199,6 +234,40 @@ def test_a_broker_that_does_not_let_us_listen_is_an_error(translator: Translator
 
     with pytest.raises(aiomqtt.MqttError, match=f"listen to tl/{OTHER_SHARD}/"):
         asyncio.run(translator._subscribe(cast(aiomqtt.Client, Refusing())))
+
+
+def test_a_shard_may_be_taken_while_others_are_subscribed_to(translator: Translator) -> None:
+    """The worker takes shards on its own thread: here, in the middle of the look at those that there are."""
+    shards: dict[int, Any] = translator._shards
+    log = shards[SHARD]
+
+    class Looked(int):
+        def __eq__(self, other: object) -> bool:
+            shards.setdefault(SHARDS + len(shards), log)
+            return int(self) == other
+
+        __hash__ = int.__hash__
+
+    class Granting:
+        def __init__(self) -> None:
+            self.topics: list[str] = []
+
+        async def subscribe(self, topic: str, qos: int) -> tuple[int]:
+            self.topics.append(topic)
+            if len(self.topics) == 2:
+                translator._has_shard.set()
+            return (qos,)
+
+    async def subscribe(client: Granting) -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(translator._subscribe(cast(aiomqtt.Client, client)), 0.2)
+
+    shards[Looked(SHARD)] = shards.pop(SHARD)
+    client = Granting()
+    asyncio.run(subscribe(client))
+    assert {f"tl/{shard}/+/up" for shard in (SHARD, OTHER_SHARD)} == {*client.topics[:2]}
+    for shard in [each for each in shards if each >= SHARDS]:
+        del shards[shard]
 
 
 class Postman:
