@@ -71,7 +71,8 @@ class EpochState:
 
     def trimmed(self, gap: Gap) -> Gap | None:
         """What of a gap is missing here, None if nothing is. An acknowledgement may have been lost, and then the agent
-        names too much; after a crash it may know of less than has arrived."""
+        names too much; after a crash it may know of less than has arrived. That a start was cut short is news in any
+        case, unless its End is here."""
         next_seqs = self.next_seqs
         lost = tuple(
             Lost(each.name, max(each.first, next_seqs.get(each.name, 0)), each.last)
@@ -79,7 +80,7 @@ class EpochState:
             if each.last >= next_seqs.get(each.name, 0)
         )
         batches, events = _from(self.next_seq, gap.batches), _from(self.next_event, gap.events)
-        if gap.batches is not None and batches is None:
+        if gap.batches is not None and batches is None and (gap.next_event is None or self.ended):
             return None
         left = replaced(gap, batches=batches, tuples=lost, events=events)
         if gap.next_event is not None:

@@ -136,10 +136,10 @@ class Agent:
     def given_up(self, nonce: int) -> None:
         """Nobody waits for it any more, be it silent or stopped."""
         self.announced, self.stopped, self.is_left_unread, self.is_retired = {}, None, False, True
+        self.retired = {**self.retired, **self.open}
+        self.open = {}
         if nonce not in self.over:
-            self.retired = {**self.retired, **self.open}
             self.retired.setdefault(nonce, None)
-            self.open = {}
 
     def returned(self, nonce: int) -> None:
         """A start that was given up, or that a newer one had followed, goes on."""

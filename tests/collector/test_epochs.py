@@ -19,6 +19,7 @@ from collector.epochs import (
 )
 from collector.log import Row
 from protocol.records import Gap, Lost
+from protocol.structs import replaced
 from protocol.wire.answers import MOST_EARLY
 from protocol.wire.batch import Header
 from protocol.wire.packer import Packer
@@ -259,8 +260,16 @@ def test_a_crash_cannot_have_come_before_what_is_in_the_log() -> None:
     state = EpochState(AGENT, 1, 1, 5, 10, {"a": 3, "c": 1})
     crash = Gap("crash", 1, 1, next_seqs=(("a", 1), ("b", 2)), next_event=4)
     assert state.trimmed(crash) == Gap("crash", 1, 1, next_seqs=(("a", 3), ("b", 2), ("c", 1)), next_event=10)
+    lost = replaced(crash, batches=(2, 4))
+    assert state.trimmed(lost) == state.trimmed(crash), "also if all that its disk has lost had been sent before"
     ahead = Gap("crash", 1, 1, next_seqs=(("a", 9), ("c", 1)), next_event=40)
     assert state.trimmed(ahead) == ahead
+
+
+def test_a_start_whose_end_is_in_the_log_was_not_cut_short() -> None:
+    """The disk has lost the batch that told it, and it had been sent before."""
+    state = follow(EpochState(AGENT, 1, 1, 4), row(Kind.END, 4))
+    assert state.trimmed(Gap("crash", 1, 1, (4, 4), next_event=0)) is None
 
 
 # Any order of arrivals

@@ -126,7 +126,7 @@ def plan_that_sends(to: str) -> PlanDocument:
 
 def open_below(folder: Path) -> list[str]:
     """The files of a folder that this process has open."""
-    found = [os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    found = [str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
     return sorted(each for each in found if each.startswith(str(folder)))
 
 

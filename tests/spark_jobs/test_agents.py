@@ -6,6 +6,7 @@ import pytest
 
 from edge_agent.stream import Count, Plan
 from protocol.records import END_OF_TIME
+from protocol.structs import replaced
 from tests.spark_jobs.examples import Example, plan_of, through
 from tests.support.fleet_log import Speaker, status
 
@@ -152,6 +153,37 @@ def test_a_new_start_opens_its_sinks_anew(example: Example) -> None:
     assert "L a" in example.step()
     hub.progress("out", 22)
     assert example.step() == ["L b"]
+
+
+@pytest.mark.parametrize("batches", [None, (0, 0)])
+def test_a_start_that_was_cut_short_is_not_waited_for_though_no_plan_follows(
+    example: Example, batches: tuple[int, int] | None
+) -> None:
+    """`threadline-agent send` says how it ended. Its disk may have lost a batch, too, that had been sent before."""
+    car = example.agent(plan_of(10))
+    example.call(car.deliver("out", 5, example.call(car.source("s", 1), "a")), "k")
+    car.progress("out", 5)
+    assert "L a" not in example.step()
+    gap = replaced(car.start.gap(), batches=batches)
+    car.restart(None)
+    car.says(gap)
+    car.end()
+    assert example.step() == ["L a"]
+
+
+def test_a_start_that_nobody_says_the_end_of_is_given_up_with_its_agent() -> None:
+    """What the disk had noted of it was gone when `threadline-agent send` came."""
+    example = Example(late=True)
+    car, hub = car_and_hub(example)
+    sent = car.deliver("sent", 1, example.call(car.source("s", 1), "a"))
+    example.call(hub.deliver("out", 1, sent), "k")
+    hub.progress("out", 1)
+    assert "L a" not in example.step()
+    hub.restart(None)
+    hub.end()
+    assert example.step() == []
+    example.shards.retire("hub")
+    assert example.step() == ["L a"]
 
 
 def test_what_a_gap_names_is_not_waited_for(example: Example) -> None:

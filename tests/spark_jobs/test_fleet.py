@@ -346,6 +346,15 @@ def test_a_sink_that_was_given_up_holds_nothing_back_until_it_returns() -> None:
     assert bounds(fleet, READINGS) == [5_000 - 3_660]
 
 
+def test_a_start_that_was_cut_short_is_given_up_with_a_later_one_that_had_no_plan() -> None:
+    """`threadline-agent send` has ended, and could not tell how the start before it had ended."""
+    rows = [*NAMES, plan("edge", *EDGE), plan("hub", *HUB), progress("hub", ALERTS, 10_000), end("hub", 2)]
+    assert bounds(fleet_of(*rows), READINGS) == [10_000 - 3_660]
+    fleet = fleet_of(*rows, retire("hub", 2))
+    assert fleet.is_retired(ALERTS)
+    assert bounds(fleet, READINGS) == [END_OF_TIME]
+
+
 def test_a_receiver_that_was_given_up_before_it_had_a_plan_is_not_waited_for() -> None:
     assert bounds(fleet_of(*NAMES, plan("edge", *EDGE), retire("hub")), READINGS) == [END_OF_TIME]
 

@@ -130,9 +130,11 @@ class Log:
         if row.kind == Kind.SNAPSHOT:  # what the log has said before
             return
         if row.kind == Kind.RETIRE:
-            self.retired.add(start)
             self.announced.pop(row.agent, None)
-            self.returned[start] = set()
+            newest = self._newest(row.agent)  # starts without a plan may have followed it
+            for given_up in {start, start if newest is None else (row.agent, newest)}:
+                self.retired.add(given_up)
+                self.returned[given_up] = set()
             return
         self.retired.discard(start)
         if row.nonce not in self.starts.setdefault(row.agent, []):
@@ -370,7 +372,7 @@ class Log:
         newest = (agent, starts[-1])
         if newest in self.retired and not (required and newest in self.passed):  # its next start has spoken since
             return INFINITY
-        if newest in self.ended:
+        if self._is_over(newest):
             return self._promised_before_it_stopped(*newest, sink, required)
         promise = self._promised(agent, starts[-1], sink, required)
         if required or newest not in self.returned:
@@ -380,6 +382,10 @@ class Log:
                 if (agent, nonce) not in self.ended and (agent, nonce) not in self.returned:
                     promise = max(promise, self._promised(agent, nonce, sink, required))
         return promise
+
+    def _is_over(self, start: Start) -> bool:
+        """Whether it has ended, or was cut short."""
+        return start in self.ended or start in self.passed
 
     def _promised_before_it_stopped(
         self, agent: str, nonce: int, sink: str, required: bool, seen: tuple[str, ...] = ()
@@ -408,7 +414,7 @@ class Log:
                     (sender, each, stream) in self.streams.values() for each in news if each != self.starts[sender][0]
                 )
                 is_new = bool(news)
-                if (sender, newest) in self.ended:
+                if self._is_over((sender, newest)):
                     is_new = is_new or any(
                         self._promised_before_it_stopped(sender, newest, each["name"], required, (*seen, agent))
                         < INFINITY
