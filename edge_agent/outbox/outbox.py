@@ -89,7 +89,7 @@ class Outbox(Intake):
         # last one that is written.
         self._pieces: deque[tuple[int, Piece]] = deque()
         self._afters: deque[After] = deque()
-        self._has_begun = self._closes_next = False
+        self._has_begun = self._closes_next = self._is_plan_unsafe = False
         self._has_news = False  # for the memory: another batch was written since it was asked to keep something
         self._flush_at = _NEVER
         self._linger_until = 0.0
@@ -369,6 +369,9 @@ class Outbox(Intake):
             self._in_room(partial(self._spool.append, batch.data))
             self._ready.popleft()
             self._written(batch)
+            if self._is_plan_unsafe:
+                self._spool.sync(force=True)  # without it, nobody knows what becomes of all that follows
+                self._is_plan_unsafe = False
 
     def _written(self, batch: _Batch) -> None:
         group, count = batch.group, batch.count
@@ -408,7 +411,7 @@ class Outbox(Intake):
             if row[0] in NUMBERED:
                 state.next_seqs[row[1].name] = row[2] + 1
             elif row[0] is Kind.PLAN:
-                self.declared_by = state.next_seq
+                self.declared_by, self._is_plan_unsafe = state.next_seq, True
             elif row[0] is Kind.END:
                 state.ended = True
             elif row[0] is Kind.RECEIVED:

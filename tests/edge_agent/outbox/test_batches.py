@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from protocol.records import Delivery, End, Progress
+from edge_agent.config import Fsync
+from protocol.records import Declared, Delivery, End, Progress
 from protocol.wire.sections import Kind
 from tests.edge_agent.records import (
     ALERTS,
@@ -297,3 +298,24 @@ def test_the_rest_of_a_batch_that_was_too_large_survives_a_crash(tmp_path: Path)
         assert len(copies) > 2, "it was divided"
         for folder in copies:
             assert [each.number for each in records_after_crash(folder)] == list(range(7)), folder.name
+
+
+@pytest.mark.parametrize("fsync", ["batch", "interval", "never"])
+def test_the_plan_is_safe_before_anything_follows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsync: Fsync
+) -> None:
+    """A power cut that takes it and leaves what follows would make results of what is for other agents."""
+    with Bench(tmp_path, fsync=fsync, batch_records=1) as bench:
+        safe: list[bool] = []
+        append = bench.spool.append
+
+        def spied(data: bytes) -> int:
+            safe.append(bench.spool.is_synced)
+            return append(data)
+
+        monkeypatch.setattr(bench.spool, "append", spied)
+        bench.put(Declared("{}"), begun(0), begun(1))
+        bench.step()
+        bench.step(0.3)
+        assert len(safe) >= 2
+        assert safe[1], "when the next batch is written"
