@@ -67,7 +67,8 @@ class Unsynced(NamedTuple):
     round: int
     newest: int
     """The journal's newest piece is for this entry."""
-    folder: bool
+    names: int
+    """So many names had been given in the folder."""
 
 
 class Spool:
@@ -105,7 +106,7 @@ class Spool:
         self._reading: Segment | None = None
         self._journal = Journal(os.path.join(folder, "journal"), min(_ROOMY_JOURNAL_BYTES, max_bytes // 32))
         self._released = ReleasedPosition(os.path.join(folder, "released"))
-        self._is_folder_synced = True
+        self._names, self._safe_names = 1, 0  # given, and of these safe: what the last process gave may not be
         self._folder_fd = self._lock_fd = -1
         self._first = self._next = self._count = self._bytes = 0
         self.before_deleting: Callable[[], object] = lambda: None
@@ -220,7 +221,7 @@ class Spool:
     @property
     def is_synced(self) -> bool:
         """Whether a power cut can take none of the entries."""
-        return self._is_folder_synced and self._holds_synced_entries()
+        return self._is_folder_synced and all(segment.is_synced for segment in reversed(self._segments))
 
     @property
     def journal_is_roomy(self) -> bool:
@@ -270,7 +271,7 @@ class Spool:
         size_bytes = self._journal.size_bytes
         try:
             if not size_bytes:
-                self._is_folder_synced = False
+                self._names += 1
             self._journal.write(piece, number, durable=self._fsync == "batch")
             if self._fsync == "batch":
                 self._sync_folder()
@@ -300,22 +301,23 @@ class Spool:
             written.append((self._journal, self._journal.writes))
         if not written and self._is_folder_synced:
             return None
+        handles: list[int] = []
         try:
-            handles = [each.handle() for each, _ in written]
+            for each, _ in written:
+                handles.append(each.handle())
             if not self._is_folder_synced:
                 handles.append(os.dup(self._folder_fd))
         except OSError as error:
+            for handle in handles:
+                os.close(handle)
             raise SpoolUnwritable(f"spool {self._folder}: {error}") from error
-        journal = self._journal
-        unsynced = Unsynced(handles, written, journal.round, journal.newest, not self._is_folder_synced)
-        self._is_folder_synced = True
-        return unsynced
+        return Unsynced(handles, written, self._journal.round, self._journal.newest, self._names)
 
     def synced(self, unsynced: Unsynced, *, failed: bool = False) -> None:
         """Another thread has synced that, or has failed to; what was written since then is not part of it."""
         if failed:
-            self._is_folder_synced = self._is_folder_synced and not unsynced.folder
             return
+        self._safe_names = max(self._safe_names, unsynced.names)
         for file, writes in unsynced.written:
             if file.writes == writes:
                 file.is_synced = True
@@ -363,7 +365,7 @@ class Spool:
         self._segments.append(segment)
         self._bytes += segment.size_bytes
         self._active = segment
-        self._is_folder_synced = False
+        self._names += 1
         if durable:
             self._sync_folder()  # older segments may be deleted now: this one has the next number
         self.delete_released()
@@ -389,10 +391,14 @@ class Spool:
                     segment.close()
         self._sync_folder()
 
+    @property
+    def _is_folder_synced(self) -> bool:
+        return self._safe_names == self._names
+
     def _sync_folder(self) -> None:
         if not self._is_folder_synced:
             os.fsync(self._folder_fd)
-            self._is_folder_synced = True
+            self._safe_names = self._names
 
     def _rewind_journal(self) -> None:
         """Use the journal's room again, if its pieces are in entries as safe as they were themselves."""
@@ -408,9 +414,6 @@ class Spool:
             self._bytes += self._journal.size_bytes - size_bytes
         except OSError:
             pass  # it stays as it is until the disk is well again
-
-    def _holds_synced_entries(self) -> bool:
-        return all(segment.is_synced for segment in reversed(self._segments))
 
     def delete_released(self) -> None:
         """Delete segments without unreleased entries, but not the newest.
@@ -536,7 +539,7 @@ class Spool:
         self._segments[: len(segments)] = [replacement]
         self._bytes += replacement.size_bytes
         replacement.close()
-        self._is_folder_synced = False
+        self._names += 1
         try:
             self._sync_folder()
             for segment in segments[1:]:
