@@ -43,6 +43,8 @@ class SendStream:
         # Receivers go by the numbers of its entries, so a power cut must not take back any that has left.
         fsync: Fsync = "interval" if settings.fsync == "never" else settings.fsync
         self.spool = Spool.open(folder, max_bytes=settings.spool_bytes, fsync=fsync)
+        self._parent = str(folder.parent)
+        self._is_folder_safe = False
         self._id = _SpoolId(folder / "id", self._oldest_id)
         self.spool_id = self._id.number
         self._make_safe_what_was_left()
@@ -59,10 +61,21 @@ class SendStream:
         """Nothing leaves before a power cut cannot take it back, and a process that was killed may not have come to
         that."""
         try:
+            self._make_folder_safe()
             self.spool.sync()
             self.spool.delete_released()
         except SpoolError as error:
             self.trouble = str(error)
+
+    def _make_folder_safe(self) -> None:
+        """A power cut must not take the spool as a whole: its numbers would begin again."""
+        if self._is_folder_safe:
+            return
+        try:
+            sync_folder(self._parent)
+        except OSError as error:
+            raise SpoolUnwritable(f"folder {self._parent}: {error}") from error
+        self._is_folder_safe = True
 
     def _oldest_id(self) -> int | None:
         """What the spool's entries say that their numbers count in, if there are any."""
@@ -112,8 +125,10 @@ class SendStream:
         return _NEVER
 
     def _write(self) -> None:
+        self._make_folder_safe()
         try:
-            self._append_all()
+            if self.waiting:
+                self._append_all()
         finally:
             self.spool.sync()
         self._since = None

@@ -15,7 +15,7 @@ import pytest
 
 from edge_agent.config import Settings
 from edge_agent.exchange.send_streams import SendStream
-from edge_agent.spool import SpoolFull
+from edge_agent.spool import SpoolFull, SpoolUnwritable
 from protocol.ids import StreamId
 from protocol.mqttsn import MAX_UDP_PAYLOAD_BYTES
 from protocol.records import BEGINNING, END_OF_TIME, Origin, OriginKind
@@ -187,7 +187,14 @@ def test_a_full_disk_does_not_keep_a_send_from_starting(tmp_path: Path, monkeypa
     with monkeypatch.context() as full:
         full.setattr(os, "fsync", refuse)
         send = stream_in(tmp_path)
-        send.add(tuples([1]), 1, 1, False, now=0.0)
+        assert "No space left" in send.trouble
+        with pytest.raises(SpoolUnwritable, match="No space left"):
+            send.add(tuples([1]), 1, 1, False, now=0.0)
+        assert not send.waiting, "it was not taken"
+    send.add(tuples([1]), 1, 1, False, now=0.0)
+    assert not send.trouble
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", refuse)
         assert send.step(0.0) == 1.0, "it tries again"
         assert "No space left" in send.trouble
         assert crossings(send) == []
@@ -196,6 +203,36 @@ def test_a_full_disk_does_not_keep_a_send_from_starting(tmp_path: Path, monkeypa
     assert numbers_in(crossings(send)) == [1]
     send.close()
     assert stream_in(tmp_path).spool_id == send.spool_id
+
+
+def test_the_folder_of_a_stream_is_safe_before_anything_leaves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut may take a folder as a whole, whatever was synced in it, and the numbers would begin again."""
+    synced: list[Path] = []
+    real = os.fsync
+
+    def sync(fd: int) -> None:
+        path = Path(f"/proc/self/fd/{fd}").readlink()
+        if path == tmp_path and not synced:
+            synced.append(path)
+            raise OSError(errno.EIO, "broken")
+        synced.append(path)
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    send = stream_in(tmp_path)
+    assert "broken" in send.trouble
+    assert synced == [tmp_path] and not send.spool.is_synced, "nothing leaves"
+    assert send.step(0.0) == float("inf")
+    assert synced == [tmp_path, tmp_path, tmp_path / "send-sums"] and send.spool.is_synced
+    assert crossings(send) == [], "there is nothing new to be said"
+    synced.clear()
+    send.add(tuples([1]), 1, 1, False, now=0.0)
+    send.step(0.0)
+    assert tmp_path not in synced, "once is enough"
+    again = stream_in(crashed(tmp_path))
+    assert Path(again._parent) in synced, "the process that made it may have been killed before that"
 
 
 def test_streams_of_any_name_have_folders_of_their_own(tmp_path: Path) -> None:
