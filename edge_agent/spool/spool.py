@@ -105,6 +105,9 @@ class Spool:
         self._active: Segment | None = None
         self._reading: Segment | None = None
         self._journal = Journal(os.path.join(folder, "journal"), min(_ROOMY_JOURNAL_BYTES, max_bytes // 32))
+        self._recovered_from: int | None = None
+        """Until the first entry is written: the journal has pieces from this number on, and the newest are for a later
+        one."""
         self._released = ReleasedPosition(os.path.join(folder, "released"))
         self._names, self._safe_names = 1, 0  # given, and of these safe: what the last process gave may not be
         self._folder_fd = self._lock_fd = -1
@@ -175,6 +178,8 @@ class Spool:
         if live:
             # A power cut may have kept the piece and not the entries before it: they are lost, their numbers are used.
             self._next = self._journal.newest
+            if live[0][0] < self._next:
+                self._recovered_from = live[0][0]
 
     def _find_lost(self) -> None:
         """Go through all numbers that are not released."""
@@ -184,7 +189,8 @@ class Spool:
             for numbers in segment.unreadable():
                 self._lose(numbers)
             known = segment.next
-        self._lose(range(known, self._next))
+        # One of the numbers is that of the pieces: what was to become of them is still to be made, and has two.
+        self._lose(range(known, self._next if self._recovered_from is None else self._next - 1))
 
     def _lose(self, numbers: range) -> None:
         """Note unreadable numbers, unless nobody waits for them any more."""
@@ -236,22 +242,16 @@ class Spool:
         frame_bytes = HEADER_BYTES + len(entry)
         if frame_bytes > self._max_bytes // 2:
             raise EntryTooLarge(f"spool {self._folder}: {len(entry)} bytes, more than half of {self._max_bytes}")
-        active = self._active
         try:
-            if active is None or (active.offsets and active.size_bytes + frame_bytes > self._segment_bytes):
-                active = self._roll(frame_bytes)
+            if self._recovered_from is None:
+                self._append(entry, frame_bytes)
             else:
-                self._check_room(frame_bytes - self._journal_gives_back())
-            if self._fsync == "batch":
-                self._sync_folder()
-            self._keep_what_is_left_over()
-            active.append(entry, durable=self._fsync == "batch")
+                self._append_recovered(entry, frame_bytes)
         except OSError as error:
             raise SpoolUnwritable(f"spool {self._folder}: {error}") from error
         number = self._next
         self._next = number + 1
         self._count += 1
-        self._bytes += frame_bytes
         if self._journal.size_bytes:
             self._rewind_journal()
         return number
@@ -260,6 +260,37 @@ class Spool:
         """Keep what the pieces of the last process have become: all of it or nothing."""
         for entry in entries:
             self.append(entry)
+
+    def _append(self, entry: bytes, frame_bytes: int) -> None:
+        active = self._active
+        if active is None or (active.offsets and active.size_bytes + frame_bytes > self._segment_bytes):
+            active = self._roll(frame_bytes)
+        else:
+            self._check_room(frame_bytes - self._journal_gives_back())
+        if self._fsync == "batch":
+            self._sync_folder()
+        self._keep_what_is_left_over()
+        active.append(entry, durable=self._fsync == "batch")
+        self._bytes += frame_bytes
+
+    def _append_recovered(self, entry: bytes, frame_bytes: int) -> None:
+        """Write what the pieces have become, if they are for an earlier number than the next one.
+
+        The name of its segment already makes them obsolete, so the segment has that name only when the entry is in it
+        and safe. Until the name is safe too, the pieces stay. It stands for its own number and for theirs.
+        """
+        first = self._next - 1
+        self._check_room(len(head_of_segment(first)) + frame_bytes - self._journal_gives_back())
+        draft = os.path.join(self._folder, "draft")
+        try:
+            segment = Segment.replacement(self._path_of(first), draft, first, self._next, entry)
+        except OSError:
+            try_unlink(draft)
+            raise
+        segment.close()
+        self._recovered_from = None
+        self._add(segment)
+        self.delete_released()
 
     def journal(self, piece: bytes, for_number: int | None = None) -> None:
         """Keep a piece of the entry that will have this number (the next one), until it is appended."""
@@ -285,9 +316,10 @@ class Spool:
         if self._fsync == "never" and not force:
             return
         try:
+            # In this order: what is safe in pieces for a later entry is told only if the entries before it are there.
+            self._sync_entries()
             if not self._journal.is_synced:
                 self._journal.sync()
-            self._sync_entries()
         except OSError as error:
             raise SpoolUnwritable(f"spool {self._folder}: {error}") from error
         self._rewind_journal()
@@ -358,18 +390,22 @@ class Spool:
         if self._journal.holds_synced:
             self._sync_entries()  # a later segment makes its pieces obsolete, so these must be as safe as they
         segment = Segment.create(path, os.path.join(self._folder, "draft"), self._next, durable=durable)
-        if self._segments and self._segments[-1].first == self._next:
-            self._forget(self._segments.pop())  # it had no entries; its name is the new one's
         if self._active is not None:
             self._active.close()
-        self._segments.append(segment)
-        self._bytes += segment.size_bytes
+        self._add(segment)
         self._active = segment
-        self._names += 1
         if durable:
             self._sync_folder()  # older segments may be deleted now: this one has the next number
         self.delete_released()
         return segment
+
+    def _add(self, segment: Segment) -> None:
+        """Another segment, the newest."""
+        if self._segments and self._segments[-1].first == segment.first:
+            self._forget(self._segments.pop())  # it had no entries; its name is the new one's
+        self._segments.append(segment)
+        self._bytes += segment.size_bytes
+        self._names += 1
 
     def _check_room(self, more_bytes: int) -> None:
         if more_bytes > 0 and self._bytes + more_bytes > self._max_bytes:
@@ -523,7 +559,7 @@ class Spool:
         if not segments:
             raise EntryMissing(f"spool {self._folder}: no entry is left to be replaced")
         first = segments[0].first
-        last = (self._segments[len(segments)].first if len(segments) < len(self._segments) else self._next) - 1
+        last = (self._segments[len(segments)].first if len(segments) < len(self._segments) else self._end()) - 1
         more_bytes = len(head_of_segment(first)) + HEADER_BYTES + len(entry)
         more_bytes -= sum(segment.size_bytes for segment in segments)
         self._check_room(more_bytes)
@@ -547,6 +583,10 @@ class Spool:
         except OSError:
             pass  # what stays is deleted at the next opening
         hold_room(self._reserve, self._reserve_bytes)
+
+    def _end(self) -> int:
+        """The number up to which all were used and none has pieces that are still needed."""
+        return self._next if self._recovered_from is None else self._recovered_from
 
     def _oldest_segments(self) -> list[Segment]:
         """The replacement at the beginning, if there is one, and all up to the first segment that can be given up."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.spool import Fsync, Spool, Unsynced
-from tests.edge_agent.spool.folders import crashed, ones, spoil
+from tests.edge_agent.spool.folders import contents, crashed, ones, spoil
 
 POLICIES: list[Fsync] = ["batch", "interval", "never"]
 
@@ -82,14 +82,37 @@ def test_synced_pieces_are_not_overwritten_before_their_entry_is_synced(tmp_path
         path.write_bytes(data)
     with Spool.open(tmp_path) as spool:
         assert spool.recovered_journal == [b"for one", b"for two"]
-        assert (spool.next, spool.lost) == (2, [range(1, 2)])
-        assert spool.append(b"two") == 2
+        assert (spool.next, spool.lost) == (2, []), "what was in the first is still to be made"
+        assert spool.append(b"one, made again") == 2
     with Spool.open(tmp_path) as spool:
-        assert (spool.recovered_journal, spool.lost) == ([], [range(1, 2)])
-        assert [entry.first for entry in spool.entries()] == [0, 2]
+        assert (spool.recovered_journal, spool.lost) == ([], [])
+        assert contents(spool) == [(0, 0, b"zero"), (1, 2, b"one, made again")]
         spool.release(2)
     with Spool.open(tmp_path) as spool:
         assert spool.lost == []
+
+
+def test_entries_between_the_pieces_that_a_power_cut_has_left_are_lost(tmp_path: Path) -> None:
+    """A power cut may take entries that were not synced, and keep pieces that were written before and after them."""
+    with Spool.open(tmp_path) as spool:
+        spool.journal(b"for zero")
+        spool.sync()
+        for number in range(4):
+            spool.append(b"%d" % number)
+        spool.journal(b"for four")
+    (path,) = tmp_path.glob("*.v1")
+    path.unlink()
+    for _ in range(2):
+        with Spool.open(tmp_path) as spool:
+            assert spool.recovered_journal == [b"for zero", b"for four"]
+            assert (spool.next, spool.lost) == (4, [range(3)]), "four were made, and one can be made again"
+    with Spool.open(tmp_path) as spool:
+        assert spool.append(b"0, made again") == 4
+        assert spool.append(b"five") == 5
+    (tmp_path / "released").write_bytes(b"")
+    with Spool.open(tmp_path) as spool:
+        assert (spool.recovered_journal, spool.next) == ([], 6)
+        assert contents(spool) == [(3, 4, b"0, made again"), (5, 5, b"five")]
 
 
 @pytest.mark.parametrize("fsync", ["interval", "never"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.spool import Fsync, Spool, SpoolUnwritable, Unsynced
-from tests.edge_agent.spool.folders import contents, ones, segments
+from tests.edge_agent.spool.folders import contents, segments
 from tests.edge_agent.spool.strict_disk import PowerCut, StrictDisk
 
 POLICIES: list[Fsync] = ["batch", "interval", "never"]
@@ -19,21 +19,21 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StrictDisk:
     return StrictDisk(tmp_path / "spool", monkeypatch)
 
 
-def after_kill(disk: StrictDisk, spool: Spool, **options: Fsync) -> Spool:
+def after_kill(disk: StrictDisk, spool: Spool, fsync: Fsync = "interval") -> Spool:
     """The spool as the next process opens it."""
     disk.kill()
-    return opened_anew(disk, spool, **options)
+    return opened_anew(disk, spool, fsync)
 
 
-def after_power_cut(disk: StrictDisk, spool: Spool, **options: Fsync) -> Spool:
+def after_power_cut(disk: StrictDisk, spool: Spool, fsync: Fsync = "interval") -> Spool:
     """The spool as the next process opens it when the power is back."""
     disk.cut_power()
-    return opened_anew(disk, spool, **options)
+    return opened_anew(disk, spool, fsync)
 
 
-def opened_anew(disk: StrictDisk, gone: Spool, **options: Fsync) -> Spool:
+def opened_anew(disk: StrictDisk, gone: Spool, fsync: Fsync) -> Spool:
     gone._lock_fd = gone._folder_fd = -1  # its handles are closed, and their numbers are others' now
-    return Spool.open(disk.folder, **options)
+    return Spool.open(disk.folder, fsync=fsync)
 
 
 def told(spool: Spool) -> list[bytes]:
@@ -127,9 +127,109 @@ def test_no_handle_stays_open_if_one_of_them_cannot_be_had(disk: StrictDisk, mon
     with Spool.open(disk.folder) as spool:
         spool.append(b"zero")
         spool.journal(b"piece")
-        before = len(os.listdir("/proc/self/fd"))
+        before = list(Path("/proc/self/fd").iterdir())
         with monkeypatch.context() as patch:
             patch.setattr("edge_agent.spool.journal.Journal.handle", lambda journal: refuse())
             with pytest.raises(SpoolUnwritable, match="too many open files"):
                 spool.unsynced()
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert list(Path("/proc/self/fd").iterdir()) == before
+
+
+# Pieces for two entries
+
+
+@pytest.mark.parametrize("fsync", POLICIES)
+def test_a_kill_between_the_pieces_for_a_later_entry_and_the_entry_loses_nothing(
+    disk: StrictDisk, fsync: Fsync
+) -> None:
+    """Nor does a power cut, at any moment in which the next process makes the entry of the pieces."""
+    spool = Spool.open(disk.folder, fsync=fsync)
+    spool.journal(b"a b")
+    spool.journal(b"b", 1)
+    spool.sync(force=True)
+    spool = after_kill(disk, spool, fsync=fsync)
+    assert (spool.recovered_journal, spool.next, spool.lost) == ([b"a b", b"b"], 1, [])
+    for name in ("draft", disk.folder.name):
+        disk.cut_before = name.__eq__
+        try:
+            spool.append(b"a b")
+            spool.sync(force=True)
+        except PowerCut:
+            disk.keep_names()  # but not what is in the files
+        spool = after_power_cut(disk, spool, fsync=fsync)
+        assert b"a b" in told(spool), name
+        assert spool.lost == []
+    disk.cut_power()
+    with opened_anew(disk, spool, fsync) as after:
+        assert (contents(after), after.recovered_journal, after.lost) == ([(0, 1, b"a b")], [], [])
+        assert after.append(b"c") == 2
+
+
+@pytest.mark.parametrize("fsync", ["interval", "never"])
+def test_two_power_cuts_leave_what_was_flushed_before_the_first(disk: StrictDisk, fsync: Fsync) -> None:
+    """The first may take entries and leave pieces that were written before and after them, the second comes when the
+    next process has made an entry of these."""
+    spool = Spool.open(disk.folder, fsync=fsync)
+    spool.journal(b"flushed")
+    spool.sync(force=True)
+    spool.append(b"flushed")
+    spool.append(b"one")
+    spool.journal(b"two")
+    os.fsync(spool._journal._opened())  # the system may write it whenever it likes
+    if fsync == "interval":
+        segments(disk.folder)[0].unlink()
+        disk.keep_names()
+    spool = after_power_cut(disk, spool, fsync=fsync)
+    assert (spool.recovered_journal, spool.next, spool.lost) == ([b"flushed", b"two"], 2, [range(1)])
+    spool.append(b"flushed")
+    disk.keep_names()
+    with after_power_cut(disk, spool, fsync=fsync) as after:
+        assert told(after) == [b"flushed"]
+
+
+def test_entries_are_safe_before_pieces_of_later_ones(disk: StrictDisk) -> None:
+    """A power cut during a sync may leave a part of it; pieces without the entries before them would be told of."""
+    spool = Spool.open(disk.folder, fsync="never")
+    spool.append(b"zero")
+    spool.journal(b"one")
+    disk.cut_before = lambda name: name == "journal"
+    with pytest.raises(PowerCut):
+        spool.sync(force=True)
+    with after_power_cut(disk, spool) as after:
+        assert (told(after), after.lost) == ([b"zero"], [])
+
+
+def test_what_is_given_up_does_not_make_pieces_obsolete_that_are_still_needed(disk: StrictDisk) -> None:
+    """A power cut may come when room was made for what the pieces have become, and before that is written."""
+    spool = Spool.open(disk.folder)
+    spool.append(b"zero")
+    spool.journal(b"a b")
+    spool.journal(b"b", 2)
+    spool.sync()
+    spool = after_kill(disk, spool)
+    spool.replace_oldest(b"gap")
+    spool = after_power_cut(disk, spool)
+    assert (told(spool), spool.lost) == ([b"gap", b"a b", b"b"], [])
+    assert spool.append(b"a b") == 2
+    spool = after_power_cut(disk, spool)
+    assert told(spool) == [b"gap", b"a b", b"b"], "the name was not synced, and the pieces are still there"
+    spool.append(b"a b")
+    spool.sync()
+    with after_power_cut(disk, spool) as after:
+        assert contents(after) == [(0, 0, b"gap"), (1, 2, b"a b")]
+
+
+def test_a_full_disk_takes_what_the_pieces_have_become_later(disk: StrictDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = Spool.open(disk.folder)
+    spool.journal(b"a b")
+    spool.journal(b"b", 1)
+    with after_kill(disk, spool) as after:
+        size_bytes = after.size_bytes
+        with monkeypatch.context() as full:
+            full.setattr(os, "pwrite", lambda fd, data, offset: 0)
+            with pytest.raises(SpoolUnwritable, match="No space left"):
+                after.append(b"a b")
+        assert not (disk.folder / "draft").exists()
+        assert (after.size_bytes, after.next, contents(after)) == (size_bytes, 1, [])
+        assert after.append(b"a b") == 1
+        assert after.size_bytes == size_bytes + segments(disk.folder)[0].stat().st_size

@@ -31,6 +31,8 @@ class SpoolModel(RuleBasedStateMachine):
         """All pieces ever, with their numbers."""
         self.pieces: list[tuple[int, bytes]] = []
         """Those whose entries are neither there nor released."""
+        self.recovered_from: int | None = None
+        """The number of the first piece, if opening has found pieces for a later entry besides."""
         self.tail: list[tuple[int, int]] = []
         """The entries of the newest file: number, and where each ends."""
         self.tail_name = ""
@@ -56,10 +58,15 @@ class SpoolModel(RuleBasedStateMachine):
             except SpoolFull:
                 self.give_up()
         assert number == self.next
-        self.entries.append((number, number, data))
         self.next += 1
         self.pieces = []
         newest = segments(self.folder)[-1]
+        if self.recovered_from is not None:  # it stands for the pieces' number too, and is synced with its name
+            self.entries.append((max(number - 1, self.first), number, data))
+            self.recovered_from = None
+            self.tail, self.tail_name = [], ""
+            return
+        self.entries.append((number, number, data))
         if newest.name != self.tail_name:
             self.tail, self.tail_name = [], newest.name
         self.tail.append((number, newest.stat().st_size))
@@ -93,7 +100,8 @@ class SpoolModel(RuleBasedStateMachine):
         gap = b"gap of %d" % len(old)
         self.spool.replace_oldest(gap)
         # It stands for all numbers of the files that it replaces, also for those whose entries are lost.
-        first, following = [*(int(path.stem) for path in segments(self.folder)), self.next][:2]
+        end = self.next if self.recovered_from is None else self.recovered_from
+        first, following = [*(int(path.stem) for path in segments(self.folder)), end][:2]
         self.entries[: len(old)] = [(max(first, self.first), following - 1, gap)]
         if len(self.entries) == 1:
             self.tail, self.tail_name = [], ""
@@ -145,9 +153,15 @@ class SpoolModel(RuleBasedStateMachine):
         if self.pieces:
             assert self.spool.next == max(self.next, end)
         assert end <= self.spool.next <= self.next
-        assert [n for lost in self.spool.lost for n in lost if n >= end] == list(range(end, self.spool.next))
         self.next = self.spool.next
         self.pieces = recovered
+        self.find_recovered()
+        to_be_made = self.recovered_from is not None
+        assert [n for lost in self.spool.lost for n in lost if n >= end] == list(range(end, self.next - to_be_made))
+
+    def find_recovered(self) -> None:
+        numbers = [number for number, _ in self.pieces]
+        self.recovered_from = numbers[0] if numbers and numbers[0] < self.next else None
 
     def move_to_what_a_kill_leaves(self) -> None:
         self.lives += 1
@@ -161,8 +175,10 @@ class SpoolModel(RuleBasedStateMachine):
         assert self.spool.recovered_journal == [piece for _, piece in self.pieces]
         if torn_bytes is not None:
             assert self.spool.torn_bytes == torn_bytes
+        self.find_recovered()
         readable = {n for first, last, _ in self.entries for n in range(first, last + 1)}
-        assert {n for lost in self.spool.lost for n in lost} == set(range(self.first, self.next)) - readable
+        end = self.next if self.recovered_from is None else self.next - 1
+        assert {n for lost in self.spool.lost for n in lost} == set(range(self.first, end)) - readable
 
     @invariant()
     def same_as_the_model(self) -> None:
