@@ -23,12 +23,18 @@ class Syncer:
         """How the last sync failed; None if it did not."""
 
     def order(self, handles: Sequence[int]) -> None:
-        """Sync the files behind these handles, which are closed afterwards."""
+        """Sync the files behind these handles, which are closed afterwards. If there can be no thread, whoever writes
+        has to wait for it."""
         self.busy = True
         self.error = None
         if self._thread is None:
-            self._thread = Background(target=self._run, name="sync", daemon=True)
-            self._thread.start()
+            thread = Background(target=self._run, name="sync", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                self._sync(handles)
+                return
+            self._thread = thread
         self._orders.append(handles)
         self._ordered.release()
 
@@ -45,11 +51,14 @@ class Syncer:
             handles = self._orders.popleft()
             if handles is None:
                 return
-            for handle in handles:
-                try:
-                    os.fdatasync(handle)
-                except OSError as error:
-                    self.error = error
-                finally:
-                    os.close(handle)
-            self.busy = False
+            self._sync(handles)
+
+    def _sync(self, handles: Sequence[int]) -> None:
+        for handle in handles:
+            try:
+                os.fdatasync(handle)
+            except OSError as error:
+                self.error = error
+            finally:
+                os.close(handle)
+        self.busy = False
