@@ -160,7 +160,7 @@ class Spool:
         for name, first, limit in zip(names, numbers, [*numbers[1:], None], strict=False):
             path = os.path.join(self._folder, name)
             if self._segments and first < self._segments[-1].next:
-                try_unlink(path)  # its replacement has its place; the crash came before it was deleted
+                self._delete_replaced(path)
                 continue
             segment, rest_bytes = Segment.load(path, first, limit)
             if limit is not None:
@@ -171,6 +171,14 @@ class Spool:
             self._segments.append(segment)
             self._next = segment.next
         self._next = max(self._next, self._first)
+
+    def _delete_replaced(self, path: str) -> None:
+        """The replacement has its place. The crash came before it was deleted, and maybe before that was safe."""
+        try:
+            self._sync_folder()
+        except OSError:
+            return
+        try_unlink(path)
 
     def _load_journal(self) -> None:
         live = [(number, piece) for number, piece in self._journal.load() if number >= self._next]
@@ -395,7 +403,7 @@ class Spool:
         self._add(segment)
         self._active = segment
         if durable:
-            self._sync_folder()  # older segments may be deleted now: this one has the next number
+            self._sync_folder()
         self.delete_released()
         return segment
 
@@ -463,9 +471,11 @@ class Spool:
             self._forget(self._segments.pop(0))
 
     def _may_delete(self) -> bool:
-        """Have the owner keep what it has learnt from entries that go, so that a power cut cannot take both."""
+        """Have the owner keep what it has learnt from entries that go, so that a power cut cannot take both. Nor may it
+        take the name of the newest segment, whatever the fsync policy: the numbers would begin again."""
         try:
             self.before_deleting()
+            self._sync_folder()
         except OSError:
             return False
         return True

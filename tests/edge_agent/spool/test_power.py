@@ -233,3 +233,75 @@ def test_a_full_disk_takes_what_the_pieces_have_become_later(disk: StrictDisk, m
         assert (after.size_bytes, after.next, contents(after)) == (size_bytes, 1, [])
         assert after.append(b"a b") == 1
         assert after.size_bytes == size_bytes + segments(disk.folder)[0].stat().st_size
+
+
+# Deleting
+
+
+@pytest.mark.parametrize("fsync", POLICIES)
+def test_numbers_go_on_when_released_entries_were_deleted(disk: StrictDisk, fsync: Fsync) -> None:
+    """A power cut may take the name of the newest segment, which alone knows the next number, and not the others'."""
+    spool = Spool.open(disk.folder, fsync=fsync, segment_bytes=1)
+    for number in range(3):
+        spool.append(b"%d" % number)
+        spool.release(number)
+    assert [int(path.stem) for path in segments(disk.folder)] == [2]
+    with after_power_cut(disk, spool, fsync) as after:
+        assert after.next >= 2
+
+
+def test_released_entries_stay_while_the_name_of_the_newest_segment_is_not_safe(
+    disk: StrictDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut may take a name that the disk has refused to sync."""
+    strict_sync = os.fsync
+
+    def refuse(fd: int) -> None:
+        if Path(f"/proc/self/fd/{fd}").readlink() == disk.folder:
+            raise OSError("broken")
+        strict_sync(fd)
+
+    spool = Spool.open(disk.folder, segment_bytes=1)
+    spool.append(b"zero")
+    spool.release(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", refuse)
+        with pytest.raises(SpoolUnwritable, match="broken"):
+            spool.append(b"one")
+        assert spool.append(b"one") == 1
+        spool.release(1)
+        assert [int(path.stem) for path in segments(disk.folder)] == [0, 1]
+    spool.delete_released()
+    assert [int(path.stem) for path in segments(disk.folder)] == [1]
+    with after_power_cut(disk, spool) as after:
+        assert after.next >= 1
+
+
+def test_what_was_replaced_is_deleted_only_when_the_replacement_has_its_name_for_good(
+    disk: StrictDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut may give the old segment its name back, and take the names of those that were replaced with it."""
+    happened: list[str] = []
+    spool = Spool.open(disk.folder, segment_bytes=1)
+    for number in range(3):
+        spool.append(b"%d" % number)
+    spool.replace_oldest(b"gap")
+    disk.cut_before = disk.folder.name.__eq__
+    with pytest.raises(PowerCut):
+        spool.replace_oldest(b"gap of two")
+    disk.cut_before = lambda name: False
+    strict_sync, unlink = os.fsync, os.unlink
+
+    def noting_sync(fd: int) -> None:
+        happened.append("sync")
+        strict_sync(fd)
+
+    def noting_unlink(path: str) -> None:
+        happened.append(Path(path).name)
+        unlink(path)
+
+    monkeypatch.setattr(os, "fsync", noting_sync)
+    monkeypatch.setattr(os, "unlink", noting_unlink)
+    with after_kill(disk, spool) as after:
+        assert contents(after) == [(0, 1, b"gap of two"), (2, 2, b"2")]
+    assert [name for name in happened if name != "draft"][:2] == ["sync", f"{1:020}.v1"]
