@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from array import array
+from collections.abc import Sequence
 
 from edge_agent.spool.files import read_whole, try_truncate, write_at
 from edge_agent.spool.frames import (
@@ -75,17 +76,32 @@ class Segment:
         segment = cls(path, first, len(data))
         segment.offsets.append(len(head))
         segment.replaced_through = last
-        segment._fd = os.open(draft, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            write_at(segment._fd, data, 0)
-            os.ftruncate(segment._fd, len(data))
-            os.fsync(segment._fd)
-            os.rename(draft, path)
-        except OSError:
-            segment.close()
-            raise
-        segment.is_synced = True
+        segment._write_whole(draft, data)
         return segment
+
+    @classmethod
+    def whole(cls, path: str, draft: str, first: int, entries: Sequence[bytes]) -> Segment:
+        """A file with these entries from the first number on: all of them, or it has not its name."""
+        data = bytearray(head_of_segment(first))
+        segment = cls(path, first)
+        for number, entry in enumerate(entries, first):
+            segment.offsets.append(len(data))
+            data += pack_frame(ENTRY, number, number, entry, first)
+        segment.size_bytes = len(data)
+        segment._write_whole(draft, bytes(data))
+        return segment
+
+    def _write_whole(self, draft: str, data: bytes) -> None:
+        self._fd = os.open(draft, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            write_at(self._fd, data, 0)
+            os.ftruncate(self._fd, len(data))
+            os.fsync(self._fd)
+            os.rename(draft, self.path)
+        except OSError:
+            self.close()
+            raise
+        self.is_synced = True
 
     @classmethod
     def load(cls, path: str, first: int, limit: int | None) -> tuple[Segment, int]:

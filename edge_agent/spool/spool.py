@@ -106,8 +106,8 @@ class Spool:
         self._reading: Segment | None = None
         self._journal = Journal(os.path.join(folder, "journal"), min(_ROOMY_JOURNAL_BYTES, max_bytes // 32))
         self._recovered_from: int | None = None
-        """Until the first entry is written: the journal has pieces from this number on, and the newest are for a later
-        one."""
+        """Until what pieces have become is written, if they are for several entries: the number of the first of these,
+        if they follow one another."""
         self._released = ReleasedPosition(os.path.join(folder, "released"))
         self._names, self._safe_names = 1, 0  # given, and of these safe: what the last process gave may not be
         self._folder_fd = self._lock_fd = -1
@@ -186,8 +186,9 @@ class Spool:
         if live:
             # A power cut may have kept the piece and not the entries before it: they are lost, their numbers are used.
             self._next = self._journal.newest
-            if live[0][0] < self._next:
-                self._recovered_from = live[0][0]
+            numbers = {number for number, _ in live}
+            if len(numbers) > 1:
+                self._recovered_from = self._next + 1 - len(numbers)
 
     def _find_lost(self) -> None:
         """Go through all numbers that are not released."""
@@ -197,8 +198,7 @@ class Spool:
             for numbers in segment.unreadable():
                 self._lose(numbers)
             known = segment.next
-        # One of the numbers is that of the pieces: what was to become of them is still to be made, and has two.
-        self._lose(range(known, self._next if self._recovered_from is None else self._next - 1))
+        self._lose(range(known, self._end()))
 
     def _lose(self, numbers: range) -> None:
         """Note unreadable numbers, unless nobody waits for them any more."""
@@ -247,14 +247,11 @@ class Spool:
     def append(self, entry: bytes) -> int:
         """Keep the entry; the pieces in the journal become obsolete with it. Returns its number."""
         self._check_open()
-        frame_bytes = HEADER_BYTES + len(entry)
-        if frame_bytes > self._max_bytes // 2:
-            raise EntryTooLarge(f"spool {self._folder}: {len(entry)} bytes, more than half of {self._max_bytes}")
+        if self._recovered_from is not None:
+            return self._append_whole([entry])
+        frame_bytes = self._frame_bytes(entry)
         try:
-            if self._recovered_from is None:
-                self._append(entry, frame_bytes)
-            else:
-                self._append_recovered(entry, frame_bytes)
+            self._append(entry, frame_bytes)
         except OSError as error:
             raise SpoolUnwritable(f"spool {self._folder}: {error}") from error
         number = self._next
@@ -265,9 +262,18 @@ class Spool:
         return number
 
     def append_recovered(self, entries: Sequence[bytes]) -> None:
-        """Keep what the pieces of the last process have become: all of it or nothing."""
-        for entry in entries:
-            self.append(entry)
+        """Keep what the pieces of the last process have become, all of it or nothing. These are one entry, or at least
+        as many as there are numbers that pieces are for."""
+        self._check_open()
+        if len(entries) == 1:
+            self.append(entries[0])
+        else:
+            self._append_whole(entries)
+
+    def _frame_bytes(self, entry: bytes) -> int:
+        if HEADER_BYTES + len(entry) > self._max_bytes // 2:
+            raise EntryTooLarge(f"spool {self._folder}: {len(entry)} bytes, more than half of {self._max_bytes}")
+        return HEADER_BYTES + len(entry)
 
     def _append(self, entry: bytes, frame_bytes: int) -> None:
         active = self._active
@@ -281,24 +287,33 @@ class Spool:
         active.append(entry, durable=self._fsync == "batch")
         self._bytes += frame_bytes
 
-    def _append_recovered(self, entry: bytes, frame_bytes: int) -> None:
-        """Write what the pieces have become, if they are for an earlier number than the next one.
+    def _append_whole(self, entries: Sequence[bytes]) -> int:
+        """Write what the pieces have become, in a segment of its own. Returns the number of the last entry.
 
-        The name of its segment already makes them obsolete, so the segment has that name only when the entry is in it
-        and safe. Until the name is safe too, the pieces stay. It stands for its own number and for theirs.
+        The name of a segment already makes pieces obsolete that are for earlier entries. So this one has its name only
+        when all entries are in it and safe; and until the name is safe too, the pieces stay. A single entry stands for
+        all numbers that there are pieces for.
         """
-        first = self._next - 1
-        self._check_room(len(head_of_segment(first)) + frame_bytes - self._journal_gives_back())
-        draft = os.path.join(self._folder, "draft")
+        first = self._end()
+        size_bytes = len(head_of_segment(first)) + sum(map(self._frame_bytes, entries))
+        self._check_room(size_bytes - self._journal_gives_back())
+        path, draft = self._path_of(first), os.path.join(self._folder, "draft")
         try:
-            segment = Segment.replacement(self._path_of(first), draft, first, self._next, entry)
-        except OSError:
+            if len(entries) == 1:
+                segment = Segment.replacement(path, draft, first, self._next, entries[0])
+            else:
+                segment = Segment.whole(path, draft, first, entries)
+        except OSError as error:
             try_unlink(draft)
-            raise
+            raise SpoolUnwritable(f"spool {self._folder}: {error}") from error
         segment.close()
         self._recovered_from = None
         self._add(segment)
+        self._next = segment.next
+        self._count += len(entries)
         self.delete_released()
+        self._rewind_journal()
+        return self._next - 1
 
     def journal(self, piece: bytes, for_number: int | None = None) -> None:
         """Keep a piece of the entry that will have this number (the next one), until it is appended."""

@@ -95,46 +95,63 @@ def test_the_journal_holds_a_group_that_is_divided_twice_at_most(tmp_path: Path,
         assert bench.outbox.dropped == 0
 
 
-@pytest.mark.parametrize("deaths", [1, 2])
-def test_a_crash_at_any_write_of_a_group_that_is_divided_takes_and_repeats_nothing(
-    tmp_path: Path, deaths: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor does one in the middle of what the next process makes of it."""
-    images: list[Path] = []
-
-    def spy(folder: Path, spool: Spool) -> None:
-        for name in ("append", "journal"):
-            real = getattr(spool, name)
-
-            def spied(*args: Any, real: Any = real) -> Any:
-                images.append(crashed(folder, f"{folder.name}-{len(images)}"))
-                return real(*args)
-
-            monkeypatch.setattr(spool, name, spied)
-
+@pytest.fixture
+def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """What an agent would leave that was killed before or behind any write of a group that is divided."""
+    found: list[Path] = []
     with Bench(tmp_path / "agent", batch_bytes=200, batch_records=1_000) as bench:
         bench.outbox.begin()
         bench.outbox.put_all([(begun(key, os.urandom(60)), EVENT_BYTES) for key in range(12)])
-        spy(tmp_path / "agent", bench.spool)
+        for name in ("append", "journal"):
+            real = getattr(bench.spool, name)
+
+            def spied(*args: Any, real: Any = real) -> Any:
+                result = real(*args)
+                found.append(crashed(tmp_path / "agent", f"image-{len(found)}"))
+                return result
+
+            monkeypatch.setattr(bench.spool, name, spied)
         bench.outbox.finish()
         bench.step()
         bench.step(1.0)
-    found = images[1:]  # before the first, nothing was written
-    assert len(found) > 10
-    if deaths == 2:
-        images = []
-        for folder in found:
-            with Spool.open(folder / "up") as spool:
-                spy(folder, spool)
-                close_journal(spool, AGENT)
-        found = images
-        assert len(found) > 5
-    for folder in found:
-        with Spool.open(folder / "up") as spool:
-            assert close_journal(spool, AGENT) == []
-            decoded = [decode_batch(entry.data, AGENT) for entry in spool.entries()]
-            assert [batch.header.seq for batch in decoded] == list(range(len(decoded)))
-            assert [each.number for batch in decoded for each in batch.records()] == list(range(12)), folder.name
+    assert len(found) > 10, "pieces and batches"
+    return found
+
+
+def told_after(folder: Path) -> list[int]:
+    """The numbers of all events, when the next process has begun; its batches have to follow one another."""
+    with Spool.open(folder / "up") as spool:
+        assert close_journal(spool, AGENT) == []
+        assert spool.lost == []
+        decoded = [decode_batch(entry.data, AGENT) for entry in spool.entries()]
+    assert [batch.header.seq for batch in decoded] == list(range(len(decoded)))
+    return [each.number for batch in decoded for each in batch.records()]
+
+
+def test_a_crash_at_any_write_of_a_group_that_is_divided_takes_and_repeats_nothing(images: list[Path]) -> None:
+    for folder in images:
+        assert told_after(folder) == list(range(12)), folder.name
+
+
+def test_nor_does_another_one_in_the_middle_of_what_the_next_process_makes_of_it(
+    images: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again: list[Path] = []
+    rename = os.rename
+
+    def spied(draft: str, path: str) -> None:
+        folder = Path(path).parent.parent
+        again.append(crashed(folder, f"{folder.name}-before"))
+        rename(draft, path)
+        again.append(crashed(folder, f"{folder.name}-after"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", spied)
+        for folder in images:
+            told_after(folder)
+    assert len(again) > 10
+    for folder in again:
+        assert told_after(folder) == list(range(12)), folder.name
 
 
 def test_what_a_crash_left_of_a_very_large_group_can_be_sent(tmp_path: Path) -> None:
