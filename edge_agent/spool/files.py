@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from collections.abc import Callable
 
 from edge_agent.spool.errors import SpoolLocked
 
@@ -16,6 +17,18 @@ def write_at(fd: int, data: bytes, offset: int) -> None:
     """Write all of it with one call. A disk that takes only a part is full."""
     if os.pwrite(fd, data, offset) != len(data):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def write_anew(path: str, size_bytes: int, is_whole: Callable[[bytes], bool]) -> None:
+    """Write over a file what is in it. OSError if that is not what was written: it must not be taken for safe."""
+    data = read_whole(path)[:size_bytes]
+    if len(data) != size_bytes or not is_whole(data):
+        raise OSError(errno.EIO, "the disk has lost what was written")
+    fd = os.open(path, os.O_RDWR)
+    try:
+        write_at(fd, data, 0)
+    finally:
+        os.close(fd)
 
 
 def sync_folder(path: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from edge_agent.spool.files import read_whole, try_truncate, write_at
+from edge_agent.spool.files import read_whole, try_truncate, write_anew, write_at
 from edge_agent.spool.frames import HEADER_BYTES, PIECE, content_of, frame_at, pack_frame
 
 _SEED = 0
@@ -21,7 +21,7 @@ class Journal:
 
     __slots__ = (
         *("_end", "_fd", "_path", "_roomy_bytes"),
-        *("is_synced", "newest", "round", "size_bytes", "synced_through", "writes"),
+        *("is_doubtful", "is_synced", "newest", "round", "size_bytes", "synced_through", "writes"),
     )
 
     def __init__(self, path: str, roomy_bytes: int) -> None:
@@ -35,6 +35,8 @@ class Journal:
         self.writes = self.round = 0
         """How often something was written, and how often the room was used again."""
         self.is_synced = True
+        self.is_doubtful = False
+        """A sync has failed: the system may have dropped what it could not write, and not try it again."""
         self.synced_through = _NONE
         """The newest number of which pieces are here whose writer was told that they are on the disk."""
 
@@ -90,14 +92,36 @@ class Journal:
             self.synced_through = number
 
     def handle(self) -> int:
-        """Another handle of the file, for somebody else to sync and to close."""
-        return os.dup(self._opened())
+        """Another handle of the file, for somebody else to sync and to close.
+
+        It is no copy of ours: the system tells an error once to each, and ours is to be told too.
+        """
+        self._resolve_doubt()
+        self._opened()
+        return os.open(self._path, os.O_RDONLY)
 
     def sync(self) -> None:
         """Return when all pieces are on the disk."""
-        os.fdatasync(self._opened())
+        self._resolve_doubt()
+        try:
+            os.fdatasync(self._opened())
+        except OSError:
+            self.is_doubtful = True
+            raise
         self.is_synced = True
         self.synced_through = self.newest if self._end else _NONE
+
+    def _resolve_doubt(self) -> None:
+        """Write all pieces anew, so that the next sync means something."""
+        if self.is_doubtful:
+            write_anew(self._path, self._end, self._is_whole)
+            self.is_doubtful = False
+
+    def _is_whole(self, data: bytes) -> bool:
+        end = 0
+        while (frame := frame_at(data, end, _SEED)) is not None:
+            end = frame.end
+        return end == self._end
 
     def rewind(self) -> None:
         """Use the room again: all pieces have become part of entries."""
@@ -108,6 +132,7 @@ class Journal:
         self._end = 0
         self.round += 1
         self.is_synced = True
+        self.is_doubtful = False
         self.synced_through = _NONE
 
     def close(self) -> None:

@@ -371,6 +371,8 @@ class Spool:
     def synced(self, unsynced: Unsynced, *, failed: bool = False) -> None:
         """Another thread has synced that, or has failed to; what was written since then is not part of it."""
         if failed:
+            for file, _ in unsynced.written:
+                file.is_doubtful = True
             return
         self._safe_names = max(self._safe_names, unsynced.names)
         for file, writes in unsynced.written:

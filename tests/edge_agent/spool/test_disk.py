@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 import edge_agent
-from edge_agent.spool import Fsync, Spool, SpoolUnwritable
-from tests.edge_agent.spool.folders import contents, crashed, ones, segments
+from edge_agent.spool import Fsync, Spool, SpoolUnwritable, Unsynced
+from edge_agent.spool.journal import Journal
+from edge_agent.spool.segment import Segment
+from tests.edge_agent.spool.folders import contents, crashed, ones, segments, spoil
 
 ROOT = Path(edge_agent.__file__).parent.parent
 
@@ -128,6 +130,77 @@ def test_a_failed_sync_takes_the_entry_back(tmp_path: Path, disk: Disk) -> None:
             assert after.recovered_journal == [b"piece"]
             disk.sync_error = 0
         assert spool.append(b"one") == 1
+
+
+@pytest.mark.parametrize("is_aside", [False, True])
+def test_after_a_failed_sync_everything_is_written_anew(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, is_aside: bool
+) -> None:
+    """The system may drop what it could not write, and say of the next sync that all is well."""
+    anew: list[str] = []
+
+    def noting_pwrite(fd: int, data: bytes, offset: int) -> int:
+        anew.append(Path(f"/proc/self/fd/{fd}").readlink().name)
+        return disk.pwrite(fd, data, offset)
+
+    folder = tmp_path / "spool"
+    with Spool.open(folder) as spool:
+        for number in range(3):
+            spool.append(b"%d" % number)
+        spool.journal(b"piece")
+        spool.journal(b"another")
+        written = [*segments(folder), folder / "journal"]
+        before = [path.read_bytes() for path in written]
+        monkeypatch.setattr(os, "pwrite", noting_pwrite)
+        for file in (spool._segments[0], spool._journal):
+            if is_aside:
+                aside = spool.unsynced()
+                assert aside is not None
+                close_all(aside)
+                spool.synced(aside, failed=True)
+            else:
+                disk.sync_error = errno.EIO
+                with pytest.raises(OSError, match="Input/output error"):
+                    file.sync()
+                disk.sync_error = 0
+        anew.clear()
+        again = spool.unsynced() if is_aside else None
+        if again is None:
+            spool.sync()
+        else:
+            close_all(again)
+            spool.synced(again)
+        assert anew == [path.name for path in written]
+        assert [path.read_bytes() for path in written] == before
+        assert spool.is_synced and spool.unsynced() is None
+
+
+@pytest.mark.parametrize("name", ["journal", f"{0:020}.v1"])
+def test_what_is_gone_after_a_failed_sync_is_not_taken_for_safe(tmp_path: Path, disk: Disk, name: str) -> None:
+    """The system may show what is on the disk, and not what it had been given to write."""
+    folder = tmp_path / "spool"
+    with Spool.open(folder, fsync="never") as spool:
+        spool.append(b"zero")
+        spool.journal(b"piece")
+        disk.sync_error = errno.EIO
+        file: Journal | Segment = spool._journal if name == "journal" else spool._segments[0]
+        with pytest.raises(OSError, match="Input/output error"):
+            file.sync()
+        disk.sync_error = 0
+        spoil(folder / name, (folder / name).stat().st_size - 1)
+        for _ in range(2):
+            with pytest.raises(SpoolUnwritable, match="lost what was written"):
+                spool.sync(force=True)
+            assert not file.is_synced
+        assert contents(spool) == (ones(b"zero") if name == "journal" else []), "reading finds it, and tells of it"
+        spool.append(b"the piece")
+        spool.sync(force=True)
+        assert spool.is_synced and spool.lost == ([] if name == "journal" else [range(1)])
+
+
+def close_all(unsynced: Unsynced) -> None:
+    for handle in unsynced.handles:
+        os.close(handle)
 
 
 def test_a_journal_on_a_full_disk(tmp_path: Path, disk: Disk) -> None:
