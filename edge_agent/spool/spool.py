@@ -299,6 +299,7 @@ class Spool:
         self._check_room(size_bytes - self._journal_gives_back())
         path, draft = self._path_of(first), os.path.join(self._folder, "draft")
         try:
+            self._sync_entries()  # of a killed process, whose pieces it makes obsolete too
             if len(entries) == 1:
                 segment = Segment.replacement(path, draft, first, self._next, entries[0])
             else:

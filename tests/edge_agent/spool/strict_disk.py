@@ -29,6 +29,11 @@ class StrictDisk:
         monkeypatch.setattr(os, "fsync", self._sync)
         monkeypatch.setattr(os, "fdatasync", self._sync)
 
+    def cut_after(self, syncs: int) -> None:
+        """The power goes when there were so many syncs and one more is to be done."""
+        left = iter(range(syncs))
+        self.cut_before = lambda name: next(left, None) is None
+
     def kill(self) -> None:
         """What is open is closed, as when a process dies. Everything written is there."""
         for handle in self._open_handles():
