@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import ExitStack
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
@@ -65,11 +66,14 @@ class Exchange:
         self._heard_at: dict[tuple[str, str], float] = {}
         self._in_vain: dict[tuple[str, str], tuple[float, float]] = {}
         """Streams of which only copies come, since when and until when: their senders do not hear our answers."""
-        for node in plan.nodes:
-            if node.operator == "receive":
-                self._receive_as(node)
-            elif node.operator == "send":
-                self._send_as(node)
+        with ExitStack() as opened:
+            opened.callback(self.close)
+            for node in plan.nodes:
+                if node.operator == "receive":
+                    self._receive_as(node)
+                elif node.operator == "send":
+                    self._send_as(node)
+            opened.pop_all()
 
     def _receive_as(self, node: Node) -> None:
         sender, stream = cast(str, node.parameters["sender"]), cast(str, node.parameters["stream"])
@@ -253,5 +257,6 @@ class Exchange:
 
     def close(self) -> None:
         """Nothing is sent any more."""
-        for send in self._sends.values():
-            send.close()
+        with ExitStack() as closing:
+            for send in self._sends.values():
+                closing.callback(send.close)

@@ -226,3 +226,13 @@ def test_a_sender_that_repeats_itself_does_not_hear_our_answers(tmp_path: Path) 
     crossed(last_crossing(1), True, 90.0)
     assert silent_since(95.0) > 500.0
     agent.close(0.0)
+
+
+def test_a_plan_that_is_refused_leaves_no_spool_locked(tmp_path: Path) -> None:
+    plan = Plan("half good")
+    received = plan.receive("numbers", "car-7")
+    received.send("passed on", to=["lab"])
+    received.map(str).send("to itself", to=["hub"])
+    for _ in range(2):
+        with pytest.raises(PlanError, match="cannot send to itself"):
+            agent_with(tmp_path, plan)
