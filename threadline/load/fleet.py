@@ -34,12 +34,17 @@ def usual_processes(devices: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DeviceEnd:
-    """What a device has said in its life, and what of it is still in its spool."""
+    """What a device has said in its life, what of it is still in its spool, and what of it is gone."""
 
     agent: str
     nonce: int
     said: Said
     left: int
+    """Batches."""
+    unwritten: int = 0
+    """Records that were only in its memory when it ended."""
+    dropped: int = 0
+    """Records that it gave up, as it had no room for them."""
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 Of every device the log must hold each result, reading and event once and in order, with as many origins as it said;
 the graph must hold each result with all its origins, and each task from its begin to its end. What is missing is lost,
 also if a Gap names it: the Gap only says why. Only if a device has not sent everything yet, and gave up nothing, it may
-still be there.
+still be there. What it could not write is gone with its memory.
 """
 
 from __future__ import annotations
@@ -41,15 +41,25 @@ class Loss:
     gaps: tuple[str, ...] = ()
     left: int = 0
     """Batches that the device still has."""
+    unwritten: int = 0
+    dropped: int = 0
+    """Records of the device that are gone, as in `DeviceEnd`."""
 
     @property
     def may_arrive(self) -> bool:
         """Whether it is with the device, as far as one can tell."""
-        return bool(self.left) and not self.gaps and self.found < self.said
+        is_gone = bool(self.gaps or self.unwritten or self.dropped)
+        return bool(self.left) and not is_gone and self.found < self.said
 
     def __str__(self) -> str:
         text = f"{self.agent}: {self.found} of {self.said} {self.what} are in the {self.where}"
-        notes = [*self.gaps, *([f"it still has {self.left} batches"] if self.left else [])]
+        notes = list(self.gaps)
+        if self.left:
+            notes.append(f"it still has {self.left} batches")
+        if self.dropped and not self.gaps:  # their names are in a Gap that has not come
+            notes.append(f"it gave up {self.dropped} records")
+        if self.unwritten:
+            notes.append(f"{self.unwritten} records could not be written")
         return f"{text} ({'; '.join(notes)})" if notes else text
 
 
@@ -141,7 +151,8 @@ def lost_before_log(ends: Sequence[DeviceEnd], held: dict[Start, Held]) -> Itera
         for what in ("results", "origins", "readings", "events"):
             said, found = getattr(end.said, what), getattr(of_log.said, what)
             if said != found:
-                yield Loss(end.agent, "log", what, said, found, tuple(of_log.gaps), end.left)
+                gaps = tuple(of_log.gaps)
+                yield Loss(end.agent, "log", what, said, found, gaps, end.left, end.unwritten, end.dropped)
         for text in of_log.disorder:
             yield Loss(end.agent, "log in order", "records", 1, 0, (text,))
 
@@ -159,7 +170,7 @@ def lost_before_graph(ends: Sequence[DeviceEnd], store: str) -> Iterator[Loss]:
             ("ends of tasks", end.said.tasks, ended),
         ):
             if said != held:
-                yield Loss(end.agent, "graph", what, said, held, left=end.left)
+                yield Loss(end.agent, "graph", what, said, held, (), end.left, end.unwritten, end.dropped)
 
 
 def held_by_store(reader: StoreReader, ends: Sequence[DeviceEnd]) -> dict[Start, tuple[int, int, int, int]]:

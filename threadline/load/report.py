@@ -10,7 +10,7 @@ from threadline.load.flows import BATCHES, PUBLISHES, logged, stored
 from threadline.load.loss import Loss
 from threadline.load.plots import Points, plot
 from threadline.load.run import Outcome
-from threadline.load.summary import asked_for, components, is_short, left, rates
+from threadline.load.summary import asked_for, components, is_short, left, rates, unwritten
 from threadline.load.watch import Sample
 
 _STYLE = """
@@ -71,13 +71,15 @@ def _verdict(outcome: Outcome) -> Iterable[str]:
         yield "<p>Losses were not looked for: all figures are of what was measured until then.</p>"
     elif not outcome.checked:
         yield "<p>Losses were not looked for: there is neither a log nor a store to look into.</p>"
-    elif not outcome.losses and not outcome.left:
+    elif not outcome.losses and not outcome.left and not outcome.unwritten:
         yield f"<p>Nothing was lost: all that was said is in the {' and in the '.join(outcome.checked)}.</p>"
     if outcome.lost:
         yield '<p class="lost">Lost:</p>'
         yield from _list(outcome.lost)
+    if outcome.unwritten:
+        yield f'<p class="lost">Lost: {escape(unwritten(outcome))}</p>'
     if outcome.left:
-        yield f'<p class="lost">Not arrived, still with the devices: {escape(left(outcome))}</p>'
+        yield f'<p class="lost">Not arrived, {escape(left(outcome))}</p>'
         yield from _list(outcome.delayed)
     if outcome.highest is not None:
         yield f"<p>Highest sustained rate: {outcome.highest.rate:,.0f} {outcome.options.profile.unit}/s.</p>"

@@ -156,11 +156,16 @@ class Outcome:
         return sum(end.left for end in self.ends)
 
     @property
+    def unwritten(self) -> int:
+        """Records that the devices could not write."""
+        return sum(end.unwritten for end in self.ends)
+
+    @property
     def is_whole(self) -> bool:
         """All devices were there, everybody could do their work, and nothing is lost."""
         were_there = self.failure is None and self.connected == self.options.devices
         were_answered = self.asked is None or self.asked.was_answered or self.was_stopped
-        return were_there and were_answered and not self.losses and not self.left
+        return were_there and were_answered and not self.losses and not self.left and not self.unwritten
 
 
 def _merged(parts: Iterator[Histogram]) -> Histogram:

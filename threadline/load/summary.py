@@ -103,20 +103,33 @@ def _loss_lines(outcome: Outcome) -> Iterator[str]:
         yield f"LOST      {loss}"
     if len(outcome.lost) > _MOST_LOSSES:
         yield f"LOST      and {len(outcome.lost) - _MOST_LOSSES} more like these"
+    if outcome.unwritten:
+        yield f"LOST      {unwritten(outcome)}"
     if outcome.left:
-        yield f"NOT ARRIVED, still with the devices: {left(outcome)}"
+        yield f"NOT ARRIVED, {left(outcome)}"
         yield from (f"          {loss}" for loss in outcome.delayed[:_MOST_LOSSES])
     if not outcome.checked:
         yield "loss      not looked for: there is neither --log nor --store to look into"
-    elif not outcome.losses and not outcome.left:
+    elif not outcome.losses and not outcome.left and not outcome.unwritten:
         yield f"loss      none: everything that was said is in the {' and in the '.join(outcome.checked)}"
 
 
 def left(outcome: Outcome) -> str:
-    """What is still with the devices, and what to do about it."""
-    is_kept = outcome.options.folder is not None
-    kept = f"their spools are in {outcome.options.folder}" if is_kept else "--folder keeps their spools"
-    return f"{outcome.left} batches; a longer --drain waits for them, {kept}"
+    """What was still with the devices, and what to do about it."""
+    if outcome.options.folder is None:
+        return (
+            f"and removed with the spools of the devices: {outcome.left} batches; a longer --drain waits for them,"
+            " --folder keeps the spools"
+        )
+    return (
+        f"still with the devices: {outcome.left} batches; a longer --drain waits for them, their spools are in"
+        f" {outcome.options.folder}"
+    )
+
+
+def unwritten(outcome: Outcome) -> str:
+    """What is gone with the memory of the devices."""
+    return f"{outcome.unwritten} records could not be written: they were only in the memory of the devices"
 
 
 def _times(figures: dict[str, float | None], unit: str) -> str:
@@ -217,6 +230,7 @@ def document(outcome: Outcome) -> dict[str, Any]:
         "asked": asdict(outcome.asked) if outcome.asked else None,
         "checked": list(outcome.checked),
         "left": outcome.left,
+        "unwritten": outcome.unwritten,
         "losses": [{**asdict(each), "may_arrive": each.may_arrive} for each in outcome.losses],
         "samples": [_sample(each) for each in outcome.samples],
     }

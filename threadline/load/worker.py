@@ -148,6 +148,8 @@ class Crew:
             "nonce": agent.epoch.nonce,
             "said": asdict(member.device.said),
             "left": left,
+            "unwritten": agent.unwritten,
+            "dropped": agent.status()["dropped"],
         }
 
     def _tell(self, news: dict[str, Any]) -> None:

@@ -86,6 +86,18 @@ def test_what_a_device_still_has_may_arrive() -> None:
     assert not any(loss.may_arrive for loss in lost_before_log([end(results=3)], {START: Held()}))
 
 
+@pytest.mark.parametrize(
+    ("gone", "words"),
+    [({"unwritten": 7}, "7 records could not be written"), ({"dropped": 9}, "it gave up 9 records")],
+)
+def test_what_a_device_had_only_in_its_memory_never_arrives(gone: dict[str, int], words: str) -> None:
+    """Though it has other batches left: nobody can tell which of the two is missing."""
+    said = DeviceEnd(*START, Said(results=3), left=2, **gone)
+    (loss,) = lost_before_log([said], {START: Held()})
+    assert not loss.may_arrive
+    assert str(loss).endswith(f"(it still has 2 batches; {words})")
+
+
 @pytest.mark.parametrize(("first", "second"), [((0, 1), (1, 2)), ((0, 1), (0, 1)), ((0, 2), (3, 4))])
 def test_what_comes_twice_or_out_of_order_is_told(first: tuple[int, ...], second: tuple[int, ...]) -> None:
     held = Held()

@@ -137,11 +137,14 @@ def test_batches_that_are_left_are_not_lost_but_have_not_arrived() -> None:
     made.ends = [DeviceEnd("load-0", 1, Said(), 4)]
     made.losses = [Loss("load-0", "log", "results", 30, 20, left=4)]
     assert not made.is_whole
-    told = "4 batches; a longer --drain waits for them, --folder keeps their spools"
+    told = (
+        "and removed with the spools of the devices: 4 batches; a longer --drain waits for them,"
+        " --folder keeps the spools"
+    )
     loss = "load-0: 20 of 30 results are in the log (it still has 4 batches)"
-    assert list(lines(made))[-2:] == [f"NOT ARRIVED, still with the devices: {told}", f"          {loss}"]
+    assert list(lines(made))[-2:] == [f"NOT ARRIVED, {told}", f"          {loss}"]
     assert not [line for line in lines(made) if line.startswith(("LOST", "loss"))]
-    assert f"Not arrived, still with the devices: {told}" in page(made)
+    assert f"Not arrived, {told}" in page(made)
     assert loss in page(made)
     assert document(made)["losses"][0]["may_arrive"] is True
 
@@ -154,6 +157,16 @@ def test_what_is_left_is_told_without_a_log_to_look_into() -> None:
         "NOT ARRIVED, still with the devices: 4 batches; a longer --drain waits for them, their spools are in kept",
         "loss      not looked for: there is neither --log nor --store to look into",
     ]
+
+
+def test_what_could_not_be_written_is_lost() -> None:
+    made = outcome()
+    made.ends, made.checked = [DeviceEnd("load-0", 1, Said(), 0, unwritten=5), DeviceEnd("load-1", 1, Said(), 0, 2)], ()
+    told = "7 records could not be written: they were only in the memory of the devices"
+    assert f"LOST      {told}" in list(lines(made))
+    assert f"Lost: {told}" in page(made)
+    assert document(made)["unwritten"] == 7
+    assert not made.is_whole
 
 
 def test_what_broke_down_is_told_with_what_was_measured() -> None:
