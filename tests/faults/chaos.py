@@ -4,17 +4,17 @@
     python -m tests.faults.chaos --seed 123                  # that run again
 
 The report, report.md and report.json in a folder of its own in build/chaos, is written anew after every run; what a bad
-run has left behind is kept beside it. SIGTERM and Ctrl-C end the run that is under way, and the report is written all
-the same.
+run has left behind is kept beside it. SIGTERM, SIGHUP and Ctrl-C end the run that is under way, and the report is
+written all the same. If the command is killed, a guard ends what it has started.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -24,16 +24,22 @@ from contextlib import suppress
 from pathlib import Path
 from random import SystemRandom
 from types import FrameType
+from typing import Self
+
+import psutil
 
 from tests.faults.chain.run import Outcome, run
-from tests.faults.report import Report
+from tests.faults.report import FILES, Report
 from tests.faults.simulation.runs import run_seed
+from threadline import durations
+from threadline.load.output_file import CannotWrite, try_output
 
 LAYERS = ("chain", "simulation", "both")
 _SIMULATED_S = 20.0
 """For so long, seeds are simulated between two runs of the chain."""
 _JAVA_ENDS_S = 20.0
-_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_ROOT = Path(__file__).parents[2]
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
@@ -41,17 +47,74 @@ class Interrupted(BaseException):
 
 
 def parse_duration_s(text: str) -> float:
-    """`90s`, `10m` or `2h` in seconds."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 90s, 10m or 2h")
-    return float(match[1]) * _UNITS_S[match[2]]
+    """`90s`, `10m`, `2h` or plain seconds, in seconds."""
+    try:
+        found = durations.parse_duration_s(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text} is no time at all")
+    return found
 
 
-def play_chain(seed: int, kept: Path) -> Outcome:
+class Guard:
+    """A process that outlives this one, however it ends, and then ends what a run has started."""
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", "from tests.faults.chaos import guard; guard()"],
+            stdin=subprocess.PIPE, text=True, start_new_session=True, cwd=_ROOT,
+        )  # fmt: skip
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+    def watch(self, folder: Path | None) -> None:
+        """A run is under way in this folder; None: it has ended, and has cleared it up."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            print(folder or "", file=self._process.stdin, flush=True)
+
+
+def guard() -> None:
+    """What the guard does."""
+    folder = ""
+    for line in sys.stdin:
+        folder = line.strip()
+    if folder:
+        clear(Path(folder))
+
+
+def clear(folder: Path) -> None:
+    """End all processes of a run, and remove what it had on disk. They know each other by their TMPDIR, also those that
+    others of them have started."""
+    while left := _processes_of(folder):
+        for each in left:
+            with suppress(psutil.Error):
+                each.kill()
+        psutil.wait_procs(left, timeout=1)
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        place = line.split()[1]
+        if place.startswith(f"{folder}/"):
+            subprocess.run(["umount", "-l", place], check=False)
+    _remove(folder)
+
+
+def _processes_of(folder: Path) -> list[psutil.Process]:
+    found = []
+    for each in psutil.process_iter():
+        with suppress(psutil.Error):
+            if each.environ().get("TMPDIR") == str(folder / "tmp") and each.status() != psutil.STATUS_ZOMBIE:
+                found.append(each)
+    return found
+
+
+def play_chain(seed: int, kept: Path, guard: Guard) -> Outcome:
     """One run of the whole chain; its folder stays if it is bad."""
     folder = Path(tempfile.mkdtemp(prefix=f"threadline-chaos-{seed}-"))
     say(f"chain, seed {seed}, in {folder}")
+    guard.watch(folder)
     try:
         (folder / "tmp").mkdir()
         os.environ["TMPDIR"] = str(folder / "tmp")  # what is killed leaves its temporary files behind
@@ -66,6 +129,7 @@ def play_chain(seed: int, kept: Path) -> Outcome:
     finally:
         del os.environ["TMPDIR"]
         _remove(folder)
+        guard.watch(None)
     return outcome
 
 
@@ -100,9 +164,11 @@ def say(line: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 if every run was good, 1 if not, 130 or 143 if it was told to stop."""
+    """0 if every run was good, 1 if not, 129, 130 or 143 if it was told to stop."""
     parser = argparse.ArgumentParser(prog="tests.faults.chaos", description="Runs of the fault laboratory.")
-    parser.add_argument("--duration", type=parse_duration_s, default=600.0, help="how long: 90s, 10m (the default), 2h")
+    parser.add_argument(
+        "--duration", type=parse_duration_s, default=600.0, help="how long: 90s, 10m (the default), 2h, or seconds"
+    )
     parser.add_argument("--seed", type=int, action="append", help="only this run; may be repeated")
     parser.add_argument("--layer", choices=LAYERS, default="both")
     own = Path("build/chaos", f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
@@ -110,8 +176,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         options.report.mkdir(parents=True, exist_ok=True)
+        for name in FILES:
+            try_output(options.report / name)
     except OSError as error:
         parser.error(f"--report {options.report}: {error.strerror}")
+    except CannotWrite as error:
+        parser.error(f"--report {error}")
     layer = "chain" if options.seed and options.layer == "both" else options.layer
     report = Report(options.report)
     code = 0
@@ -121,7 +191,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             signal.signal(each, signal.SIG_IGN)
         raise Interrupted(number)
 
-    before = {each: signal.signal(each, interrupt) for each in (signal.SIGINT, signal.SIGTERM)}
+    heard = [each for each in _SIGNALS if signal.getsignal(each) != signal.SIG_IGN]  # nohup ignores SIGHUP
+    before = {each: signal.signal(each, interrupt) for each in heard}
     try:
         _play(layer, options.seed, time.monotonic() + options.duration, report)
     except Interrupted as stop:
@@ -139,11 +210,12 @@ def _play(layer: str, seeds: Sequence[int] | None, until_s: float, report: Repor
     if layer == "simulation":
         play_simulation(seeds or seeds_until(until_s), report)
         return
-    for seed in seeds or seeds_until(until_s):
-        report.add(play_chain(seed, report.folder))
-        report.write()
-        if layer == "both":
-            play_simulation(seeds_until(min(until_s, time.monotonic() + _SIMULATED_S)), report)
+    with Guard() as guard:
+        for seed in seeds or seeds_until(until_s):
+            report.add(play_chain(seed, report.folder, guard))
+            report.write()
+            if layer == "both":
+                play_simulation(seeds_until(min(until_s, time.monotonic() + _SIMULATED_S)), report)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tests.faults.chain.run import Outcome
 
-REPLAY = "python -m tests.faults.chaos --layer {layer} --seed {seed}"
+FILES = ("report.md", "report.json")
+REPLAY = ".venv/bin/python -m tests.faults.chaos --layer {layer} --seed {seed}"
 _COLUMNS = (
     "seed", "s", "faults", "events", "deliveries", "edges", "gaps", "named missing", "lost at kills", "lost with cards",
     "incomplete", "late", "verdict",
@@ -54,12 +55,13 @@ class Report:
     def write(self) -> None:
         """Both files, anew."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "report.md").write_text(self.markdown())
+        text, data = FILES
+        (self.folder / text).write_text(self.markdown())
         told = {
             "runs": [each.as_dict() | {"replay": self._replay("chain", each.seed)} for each in self.runs],
             "simulated": {"runs": self.simulated, "faults": self.simulated_faults, "bad": self.simulated_bad},
         }
-        (self.folder / "report.json").write_text(json.dumps(told, indent=1) + "\n")
+        (self.folder / data).write_text(json.dumps(told, indent=1) + "\n")
 
     def markdown(self) -> str:
         """For people."""

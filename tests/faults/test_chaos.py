@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.faults import chaos
 from tests.faults.simulation.__main__ import parse_seeds
+from tests.faults.simulation.runs import Summary
+from tests.support.waiting import wait_until
 
 
 @pytest.mark.parametrize(("text", "seeds"), [("7", range(7, 8)), ("0-99", range(100)), ("5-5", range(5, 6))])
@@ -26,10 +35,12 @@ def test_a_report_that_cannot_be_written_is_known_before_anything_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SystemExit) as stopped:
-        chaos.main(["--report", str(tmp_path / "file"), "--layer", "simulation", "--duration", "1s"])
-    assert stopped.value.code == 2
-    assert "--report" in capsys.readouterr().err
+    (tmp_path / "folder" / "report.json").mkdir(parents=True)
+    for place in ("file", "folder"):
+        with pytest.raises(SystemExit) as stopped:
+            chaos.main(["--report", str(tmp_path / place), "--layer", "simulation", "--duration", "1s"])
+        assert stopped.value.code == 2
+        assert "--report" in capsys.readouterr().err
 
 
 def test_each_report_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,3 +48,56 @@ def test_each_report_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest
     assert chaos.main(["--layer", "simulation", "--seed", "3"]) == 0
     [report] = (tmp_path / "build" / "chaos").glob("*/report.md")
     assert "1 of 1 simulated runs are good" in report.read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_with_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def interrupted(seed: int) -> None:
+        os.kill(os.getpid(), number)
+        time.sleep(10)
+
+    monkeypatch.setattr(chaos, "run_seed", interrupted)
+    assert chaos.main(["--layer", "simulation", "--seed", "3", "--report", str(tmp_path)]) == 128 + number
+    assert (tmp_path / "report.md").exists()
+
+
+def test_what_nohup_protects_stays_protected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def goes_on(seed: int) -> Summary:
+        os.kill(os.getpid(), signal.SIGHUP)
+        return Summary(seed)
+
+    monkeypatch.setattr(chaos, "run_seed", goes_on)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert chaos.main(["--layer", "simulation", "--seed", "3", "--report", str(tmp_path)]) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+KILLED = """
+import os, subprocess, sys, time
+from pathlib import Path
+from tests.faults.chaos import Guard
+
+folder = Path(sys.argv[1])
+with Guard() as guard:
+    guard.watch(folder)
+    os.environ["TMPDIR"] = str(folder / "tmp")
+    subprocess.run(["sh", "-c", "trap '' TERM HUP; sleep 600 & echo $!; wait"])
+"""
+
+
+def test_if_it_is_killed_nothing_of_its_run_is_left(tmp_path: Path) -> None:
+    """Neither what it has started itself, nor what that has started, nor its disks."""
+    folder = tmp_path / "run"
+    (folder / "tmp").mkdir(parents=True)
+    (folder / "disk").mkdir()
+    is_mounted = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(folder / "disk")], check=False).returncode == 0
+    with subprocess.Popen([sys.executable, "-c", KILLED, str(folder)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        started = int(process.stdout.readline())
+        process.kill()
+    wait_until(lambda: not folder.exists(), "the guard has cleared up", 20)
+    with suppress(psutil.NoSuchProcess):  # nobody may have taken note of its end
+        assert psutil.Process(started).status() == psutil.STATUS_ZOMBIE
+    assert not is_mounted or str(folder) not in Path("/proc/self/mounts").read_text()
