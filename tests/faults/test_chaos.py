@@ -101,3 +101,35 @@ def test_if_it_is_killed_nothing_of_its_run_is_left(tmp_path: Path) -> None:
     with suppress(psutil.NoSuchProcess):  # nobody may have taken note of its end
         assert psutil.Process(started).status() == psutil.STATUS_ZOMBIE
     assert not is_mounted or str(folder) not in Path("/proc/self/mounts").read_text()
+
+
+def simulated(*options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.faults.simulation", *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def workers_of(process: subprocess.Popen[str], count: int) -> list[psutil.Process]:
+    parent = psutil.Process(process.pid)
+    wait_until(lambda: len(parent.children()) == count, "all are at work", 20)
+    return parent.children()
+
+
+def test_a_signal_ends_many_simulated_runs_with_what_was_found() -> None:
+    process = simulated("--seeds", "0-99999", "--jobs", "1")
+    workers = workers_of(process, 1)
+    process.send_signal(signal.SIGTERM)
+    out, error = process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert out.splitlines()[-1].endswith("passed, 0 failed")
+    assert error == ""
+    assert [each for each in workers if each.is_running()] == []
+
+
+def test_if_the_command_is_killed_its_simulated_runs_end() -> None:
+    process = simulated("--seeds", "0-99999", "--jobs", "2")
+    workers = workers_of(process, 2)
+    process.kill()
+    process.communicate()
+    gone, left = psutil.wait_procs(workers, timeout=10)
+    assert all(each.status() == psutil.STATUS_ZOMBIE for each in left), "nobody may have taken note of its end"
+    assert len(gone) + len(left) == 2

@@ -7,16 +7,23 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from itertools import islice
+from types import FrameType
 from typing import NamedTuple
 
 from tests.faults.simulation.runs import Summary, run_seed, shrunk
 from tests.faults.simulation.schedule import plan_run
 
 _TELL_S = 10.0
+_LOOK_S = 0.5
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Outcome(NamedTuple):
@@ -85,33 +92,65 @@ def shrink(seed: int) -> int:
     return 1
 
 
+def work(parent: int) -> None:
+    """In a process that runs seeds: what ends the command is not for it, but it ends with the command."""
+    for each in _SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+
+    def look() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK_S)
+        os._exit(1)
+
+    threading.Thread(target=look, daemon=True).start()
+
+
+@contextmanager
+def heard() -> Iterator[list[int]]:
+    """The signals that came. They interrupt nothing: the pool could not be stopped well then."""
+    came: list[int] = []
+
+    def hear(number: int, _: FrameType | None) -> None:
+        came.append(number)
+
+    heeded = [each for each in _SIGNALS if signal.getsignal(each) != signal.SIG_IGN]  # nohup ignores SIGHUP
+    before = {each: signal.signal(each, hear) for each in heeded}
+    try:
+        yield came
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
 def run_many(seeds: range, jobs: int) -> int:
-    """All of them, with progress on stderr; failures are told at once. Ctrl-C ends it with what was found so far."""
-    begun, code = time.monotonic(), 0
+    """All of them, with progress on stderr; failures are told at once. Ctrl-C, SIGTERM and SIGHUP end it with what was
+    found so far, when the runs under way have ended."""
+    begun = time.monotonic()
     tell_at = begun + _TELL_S
     happened: Counter[str] = Counter()
-    failed, done = 0, 0
-    with ProcessPoolExecutor(jobs, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
-        try:
-            for outcome in pool.map(try_seed, seeds, chunksize=4):
+    failed, done, left = 0, 0, iter(seeds)
+    with heard() as came, ProcessPoolExecutor(jobs, initializer=work, initargs=(os.getpid(),)) as pool:
+        under_way = {pool.submit(try_seed, seed) for seed in islice(left, jobs + 1)}  # one waits for whoever is ready
+        while under_way:
+            ended, under_way = wait(under_way, _LOOK_S, FIRST_COMPLETED)
+            for outcome in (each.result() for each in ended):
                 done += 1
                 if outcome.summary is None:
                     failed += 1
                     print(f"seed {outcome.seed} failed:\n{outcome.error}", flush=True)
                 else:
                     happened += outcome.summary.happened
-                if (now := time.monotonic()) >= tell_at:
-                    tell_at = now + _TELL_S
-                    rate = 60 * done / (now - begun)
-                    told = f"{done} of {len(seeds)} runs, {failed} failed, {rate:.0f} a minute"
-                    print(told, file=sys.stderr, flush=True)
-        except KeyboardInterrupt:
-            pool.shutdown(wait=False, cancel_futures=True)
-            code = 128 + signal.SIGINT
+            if (now := time.monotonic()) >= tell_at:
+                tell_at = now + _TELL_S
+                rate = 60 * done / (now - begun)
+                told = f"{done} of {len(seeds)} runs, {failed} failed, {rate:.0f} a minute"
+                print(told, file=sys.stderr, flush=True)
+            if not came:
+                under_way |= {pool.submit(try_seed, seed) for seed in islice(left, len(ended))}
     for name, count in sorted(happened.items()):
         print(f"{count:10d}  {name}")
     print(f"{done - failed} passed, {failed} failed")
-    return code or int(failed > 0)
+    return 128 + came[0] if came else int(failed > 0)
 
 
 if __name__ == "__main__":
