@@ -10,7 +10,7 @@ from threadline.load.flows import BATCHES, PUBLISHES, logged, stored
 from threadline.load.loss import Loss
 from threadline.load.plots import Points, plot
 from threadline.load.run import Outcome
-from threadline.load.summary import asked_for, components, is_short, left, rates, unwritten
+from threadline.load.summary import asked_for, components, highest, is_short, left, rates, unwritten
 from threadline.load.watch import Sample
 
 _STYLE = """
@@ -81,8 +81,8 @@ def _verdict(outcome: Outcome) -> Iterable[str]:
     if outcome.left:
         yield f'<p class="lost">Not arrived, {escape(left(outcome))}</p>'
         yield from _list(outcome.delayed)
-    if outcome.highest is not None:
-        yield f"<p>Highest sustained rate: {outcome.highest.rate:,.0f} {outcome.options.profile.unit}/s.</p>"
+    if outcome.options.find_max:
+        yield f"<p>Highest rate: {escape(highest(outcome))}.</p>"
     if outcome.bottleneck is not None:
         yield f"<p>First bottleneck: {outcome.bottleneck.component} ({escape(outcome.bottleneck.why)}).</p>"
 

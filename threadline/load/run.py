@@ -91,6 +91,8 @@ class Outcome:
     samples: list[Sample] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     highest: Step | None = None
+    is_search_finished: bool = False
+    """Of --find-max: whether it is known that not much more than the highest rate is sustained."""
     bottleneck: Bottleneck | None = None
     ends: list[DeviceEnd] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
@@ -375,6 +377,7 @@ class _Run:
         sustained = [step for step in outcome.steps if step.rate == stepper.highest and step.is_sustained]
         failed = [step for step in outcome.steps if step.rate == stepper.lowest_failed and not step.is_sustained]
         outcome.highest = sustained[-1] if sustained else None
+        outcome.is_search_finished = stepper.rate is None
         outcome.bottleneck = bottleneck(failed[-1], cpu_count() or 1) if failed else None
 
     def _try(self, rate: float, watch: Watch) -> Step | None:

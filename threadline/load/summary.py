@@ -46,8 +46,8 @@ def lines(outcome: Outcome) -> Iterator[str]:
         )
     for step in outcome.steps:
         yield step_line(step)
-    if outcome.highest is not None:
-        yield f"highest   {outcome.highest.rate:,.0f} {profile.unit}/s sustained"
+    if options.find_max:
+        yield f"highest   {highest(outcome)}"
     if outcome.bottleneck is not None:
         yield f"first bottleneck: {outcome.bottleneck.component} ({outcome.bottleneck.why})"
     if outcome.asked is not None:
@@ -58,6 +58,14 @@ def lines(outcome: Outcome) -> Iterator[str]:
             )
         yield from (f"asked     {each}" for each in outcome.asked.errors)
     yield from _loss_lines(outcome)
+
+
+def highest(outcome: Outcome) -> str:
+    """What --find-max has found."""
+    rate = None if outcome.highest is None else f"{outcome.highest.rate:,.0f} {outcome.options.profile.unit}/s"
+    if outcome.is_search_finished and rate is not None:
+        return f"{rate} sustained"
+    return f"{'not known' if rate is None else f'at least {rate}'}: the search was not finished"
 
 
 def _processes(count: int) -> str:
@@ -226,6 +234,7 @@ def document(outcome: Outcome) -> dict[str, Any]:
         "components": components(outcome),
         "steps": [{**asdict(step), "is_sustained": step.is_sustained} for step in outcome.steps],
         "highest": outcome.highest.rate if outcome.highest else None,
+        "search_finished": outcome.is_search_finished if options.find_max else None,
         "bottleneck": asdict(outcome.bottleneck) if outcome.bottleneck else None,
         "asked": asdict(outcome.asked) if outcome.asked else None,
         "checked": list(outcome.checked),

@@ -247,6 +247,22 @@ def test_a_cost_is_of_one_unit() -> None:
     assert any(line.endswith("us of CPU per reading,     1.0 MB") for line in lines(outcome()))
 
 
+@pytest.mark.parametrize(
+    ("is_held", "is_finished", "words"),
+    [
+        (True, True, "100 readings/s sustained"),
+        (True, False, "at least 100 readings/s: the search was not finished"),
+        (False, False, "not known: the search was not finished"),
+    ],
+)
+def test_the_highest_rate_is_what_was_found(is_held: bool, is_finished: bool, words: str) -> None:
+    made = asked_for_at(100.0, find_max=True)
+    made.highest, made.is_search_finished = made.steps[0] if is_held else None, is_finished
+    assert f"highest   {words}" in list(lines(made))
+    assert f"<p>Highest rate: {words}.</p>" in page(made)
+    assert document(made)["search_finished"] is is_finished
+
+
 # On the way
 
 

@@ -309,7 +309,21 @@ def test_up_to_the_log_nobody_has_to_tell_how_far_spark_is(tmp_path: Path, monke
     outcome = went(tmp_path, find_max=True, step_s=8.0, with_spark=False)
     assert outcome.steps[0].is_sustained
     assert outcome.highest is not None
+    assert outcome.is_search_finished
     assert outcome.bottleneck is not None
+
+
+@pytest.mark.parametrize(("stops_at", "most_steps"), [(20.0, 20), (math.inf, 2)])
+def test_a_search_that_is_cut_short_has_found_no_highest_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops_at: float, most_steps: int
+) -> None:
+    """Nothing has failed yet, so nobody knows how much more there is."""
+    world = scripted(monkeypatch)
+    world.stops_at = stops_at
+    monkeypatch.setattr(runs, "_MOST_STEPS", most_steps)
+    outcome = went(tmp_path, world, find_max=True, step_s=8.0)
+    assert outcome.highest is not None
+    assert not outcome.is_search_finished
 
 
 def test_the_next_step_waits_for_a_spark_that_is_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
