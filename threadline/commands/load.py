@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 _MOST_S = 7 * 24 * 3600.0
 _MOST_RATE = 1e7
 _MOST_DEVICES = 20_000
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _HERE = ("broker", "gateway", "translator", "spark", "api")
 _TOLD = ("gateway", "translator", "spark")
 
@@ -105,6 +108,7 @@ def load(
     from threadline.load.fleet import usual_processes
     from threadline.load.profiles import profile_named
     from threadline.load.questions import MISSING, is_installed
+    from threadline.load.report import page
     from threadline.load.run import CannotLoad, LoadOptions, run
     from threadline.load.summary import document, lines
 
@@ -151,9 +155,8 @@ def load(
         connect_s=connect_s,
     )
     stop = threading.Event()
-    signals = _listen(stop)
     try:
-        with Display(options) as display:
+        with _listening(stop) as signals, Display(options) as display:
             outcome = run(options, stop, display)
     except CannotLoad as error:
         fail(str(error))
@@ -161,15 +164,17 @@ def load(
         fail(str(error), 1)
     except Stopped:
         fail("stopped before anything was measured", 128 + signals[0])
-    for line in lines(outcome):
-        print_line(line)
-    if json_file is not None:
-        _write("--json", json_file, json.dumps(document(outcome), indent=1) + "\n")
-    if report is not None:
-        from threadline.load.report import page
-
-        _write("--report", report, page(outcome))
-    raise typer.Exit(0 if outcome.is_whole else 1)
+    unwritten = (
+        [] if json_file is None else _written("--json", json_file, json.dumps(document(outcome), indent=1) + "\n")
+    )
+    unwritten += [] if report is None else _written("--report", report, page(outcome))
+    try:
+        for line in lines(outcome):
+            print_line(line)
+    finally:
+        for text in unwritten:
+            typer.echo(f"threadline: {text}", err=True)
+    raise typer.Exit(0 if outcome.is_whole and not unwritten else 1)
 
 
 def _seconds(option: str, text: str, least: float, most: float) -> float:
@@ -241,8 +246,10 @@ def _named(option: str, text: str, names: tuple[str, ...]) -> tuple[str, str]:
     return name, value
 
 
-def _listen(stop: threading.Event) -> list[int]:
-    """The first signal ends the run with what was measured; the second one does not wait for it. All that came."""
+@contextmanager
+def _listening(stop: threading.Event) -> Iterator[list[int]]:
+    """The first signal ends the run with what was measured; the second one does not wait for it. All that came.
+    Afterwards signals are what they were: it may take long to write what was measured, to a pipe for instance."""
     came: list[int] = []
 
     def signalled(number: int, _: FrameType | None) -> None:
@@ -251,15 +258,21 @@ def _listen(stop: threading.Event) -> list[int]:
             raise KeyboardInterrupt
         stop.set()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signalled)
-    return came
+    heeded = [each for each in _SIGNALS if signal.getsignal(each) != signal.SIG_IGN]  # nohup ignores SIGHUP
+    before = {each: signal.signal(each, signalled) for each in heeded}
+    try:
+        yield came
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
-def _write(option: str, file: Path, text: str) -> None:
+def _written(option: str, file: Path, text: str) -> list[str]:
+    """What went wrong, if anything did: all else that was measured should be told all the same."""
     from threadline.load.output_file import CannotWrite, write_output
 
     try:
         write_output(file, text)
     except CannotWrite as error:
-        fail(f"{option} {error}", 1)
+        return [f"{option} {error}"]
+    return []

@@ -16,7 +16,7 @@ def try_output(file: Path) -> None:
         if is_new or file.is_file() or file.is_dir():  # a pipe would take this for all that there is
             file.open("a").close()
         if is_new:
-            file.unlink()
+            file.resolve().unlink()  # a link to nothing stays one
     except (OSError, ValueError) as error:
         raise _cannot(file, error) from error
 
@@ -24,7 +24,7 @@ def try_output(file: Path) -> None:
 def write_output(file: Path, text: str) -> None:
     """All of it. CannotWrite if that is not possible any more."""
     try:
-        file.write_text(text)
+        file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise _cannot(file, error) from error
 

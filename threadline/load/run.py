@@ -42,6 +42,7 @@ _WARM_STEPS = 8
 _WARM_SHARE = 0.1
 _DRAIN_OF_EACH_S = 0.05  # all say goodbye at the same time
 _STEP_BATCHES = 6
+_LEAST_ROOM = 64 << 10
 _MOST_STEP = 4  # times as long as asked for
 
 
@@ -219,9 +220,13 @@ def _folder(wanted: Path | None) -> Iterator[Path]:
     folder = wanted.resolve()
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(folder.iterdir())
+        if is_empty:
+            with tempfile.TemporaryFile(dir=folder) as file:
+                file.write(bytes(_LEAST_ROOM))
     except OSError as error:
-        raise CannotLoad(f"--folder {wanted}: {error.strerror}") from error
-    if any(folder.iterdir()):
+        raise CannotLoad(f"--folder {wanted} cannot be used: {error.strerror}") from error
+    if not is_empty:
         raise CannotLoad(f"--folder {wanted} is not empty: every run begins anew")
     yield folder
 

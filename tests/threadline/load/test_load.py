@@ -22,6 +22,7 @@ from protocol.wire.sections import Kind
 from tests.support.waiting import wait_until
 from threadline.cli import app
 from threadline.lab import GatewayService, TranslatorService, free_port, mqtt_broker
+from threadline.load.run import Outcome
 from threadline.load.scrape import scrape
 
 END_S = 60.0
@@ -144,15 +145,16 @@ def test_a_signal_ends_it_with_what_was_measured(tmp_path: Path) -> None:
     assert [each for each in children if each.is_running()] == []
 
 
-def test_a_signal_while_it_starts_ends_it_with_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_it_starts_ends_it_with_nothing(tmp_path: Path, number: int) -> None:
     told, folder = tmp_path / "load.json", tmp_path / "run"
     process = load("--devices", "2", "--folder", str(folder), "--json", str(told))
     wait_until(lambda: list(folder.glob("*.log")), "something has been started", END_S)
     children = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     out, error = process.communicate(timeout=END_S)
     assert (out, error) == ("", "threadline: stopped before anything was measured\n")
-    assert process.returncode == 128 + signal.SIGTERM
+    assert process.returncode == 128 + number
     assert not told.exists()
     assert [each for each in children if each.is_running()] == []
 
@@ -170,6 +172,48 @@ def test_whoever_dies_is_told_with_what_was_measured(tmp_path: Path, command: st
     assert figures(told)["failure"].startswith(f"{name} died at ")
     assert figures(told)["samples"] != []
     assert f"{name} died at " in report.read_text()
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is over at once."""
+    monkeypatch.setattr("threadline.load.run.run", lambda options, *_: Outcome(options, connected=options.devices))
+
+
+@pytest.mark.usefixtures("measured")
+def test_what_cannot_be_written_keeps_nothing_else_from_being_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("threadline.load.output_file.try_output", lambda _: None)
+    result = CliRunner().invoke(app, ["load", "--json", "/no/such/file", "--report", str(tmp_path / "load.html")])
+    assert result.exit_code == 1
+    assert "8 of 8 devices connected" in result.output
+    assert "threadline: --json /no/such/file cannot be written: No such file or directory\n" in result.output
+    assert (tmp_path / "load.html").exists()
+
+
+@pytest.mark.usefixtures("measured")
+def test_files_are_written_though_nothing_can_be_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("threadline.commands.load.print_line", fails)
+    files = [tmp_path / "load.json", tmp_path / "load.html"]
+    CliRunner().invoke(app, ["load", "--json", str(files[0]), "--report", str(files[1])])
+    assert all(file.exists() for file in files)
+
+
+@pytest.mark.usefixtures("measured")
+def test_when_all_is_measured_signals_are_what_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody may ever read from a pipe that figures are written to."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(each) for each in numbers]
+    found: list[Any] = []
+    monkeypatch.setattr(
+        "threadline.load.output_file.write_output", lambda *_: found.extend(signal.getsignal(each) for each in numbers)
+    )
+    assert CliRunner().invoke(app, ["load", "--json", str(tmp_path / "load.json")]).exit_code == 0
+    assert found == before
 
 
 def test_a_gateway_that_is_not_there_is_named() -> None:

@@ -20,6 +20,16 @@ def test_what_is_there_stays_and_nothing_new_comes(tmp_path: Path) -> None:
     assert not new.exists()
 
 
+def test_a_link_to_nothing_stays_one(tmp_path: Path) -> None:
+    """And what is written comes to where it shows."""
+    link = tmp_path / "link"
+    link.symlink_to("behind")
+    try_output(link)
+    assert link.is_symlink() and not link.exists()
+    write_output(link, "figures")
+    assert (tmp_path / "behind").read_text() == "figures"
+
+
 def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
     """Whoever reads from it would wait for nothing any more; and without a reader, so would we."""
     os.mkfifo(tmp_path / "pipe")

@@ -107,6 +107,16 @@ def went(tmp_path: Path, world: World | None = None, **changed: Any) -> Outcome:
     return run(options, world.stop if world is not None else threading.Event(), Listener())
 
 
+@pytest.mark.parametrize("attempt", ["pathlib.Path.iterdir", "tempfile.TemporaryFile"])
+def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attempt: str) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(attempt, fails)
+    with pytest.raises(CannotLoad, match=r"--folder .*/run cannot be used: Permission denied"):
+        went(tmp_path)
+
+
 # Before its time
 
 
