@@ -137,6 +137,8 @@ def load(
             "--find-max has to know how far Spark is behind: give --store, or --metrics of translator and spark, or"
             " --without-spark for the way to the log only"
         )
+    if running is not None:
+        _check_metrics(running)
     options = LoadOptions(
         profile=wanted,
         devices=devices,
@@ -219,8 +221,6 @@ def _running(
                 fail(f"{option} says where a running chain is, and goes with --gateway")
         return None
     address("--gateway", gateway, least_port=1)
-    if log is not None and not log.is_dir():
-        fail(f"--log {log} is no folder")
     if store is not None:
         try:
             open_store(store).reader().close()
@@ -231,12 +231,37 @@ def _running(
     places = dict(_named("--metrics", each, _TOLD) for each in metrics)
     for text in places.values():
         address("--metrics", text, least_port=1)
+    if log is not None:
+        _check_log(log)
     pids: dict[str, int] = {}
     for name, text in (_named("--process", each, _HERE) for each in process):
         if not text.isdecimal() or not Path(f"/proc/{text}").is_dir():
             fail(f"--process {name}={text}: there is no such process")
         pids[name] = int(text)
     return Chain(gateway, log, store, api, pids, places)
+
+
+def _check_log(folder: Path) -> None:
+    from collector.log import LogReader
+
+    if not folder.is_dir():
+        fail(f"--log {folder} is no folder")
+    try:
+        shards = LogReader(folder).shards()
+    except OSError as error:
+        fail(f"--log {folder} cannot be read: {error.strerror}")
+    if not shards:
+        fail(f"--log {folder} holds no log: it is the folder that `threadline translate --log` writes to")
+
+
+def _check_metrics(chain: Chain) -> None:
+    from threadline.load.scrape import NoMetrics, check_metrics
+
+    for name, place in chain.metrics.items():
+        try:
+            check_metrics(name, place)
+        except NoMetrics as error:
+            fail(f"--metrics {name}: {error}")
 
 
 def _named(option: str, text: str, names: tuple[str, ...]) -> tuple[str, str]:

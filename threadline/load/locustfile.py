@@ -91,6 +91,10 @@ class Follower(HttpUser):
             if not answer.ok:
                 answer.failure(str(answer.status_code))
                 return
+            kind = answer.headers.get("content-type", "")
+            if not kind.startswith("text/event-stream"):
+                answer.failure(f"no live events but {kind or 'something without a type'}")
+                return
             answer.success()
             try:
                 for _ in answer.iter_lines():

@@ -16,8 +16,11 @@ from typing import Self
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
+from threadline.load.breakdown import Breakdown
+
 _ANSWER_S = 5.0
 _STOP_S = 15.0
+_HEALTH_BYTES = 10_000
 MISSING = "locust is not installed, and asks the API for --users: install threadline[bench], or leave it out"
 
 
@@ -60,14 +63,25 @@ def is_installed() -> bool:
 
 def check_api(api: str) -> None:
     """NoApi if there is none to ask."""
+    api = api.rstrip("/")
     try:
-        with urlopen(f"{api.rstrip('/')}/healthz", timeout=_ANSWER_S):
-            return
+        with urlopen(f"{api}/healthz", timeout=_ANSWER_S) as answer:
+            told = answer.read(_HEALTH_BYTES)
     except HTTPError as error:
         raise NoApi(f"{api}/healthz answers {error.code}: that is no API of ours") from error
     except (OSError, HTTPException, ValueError) as error:
         why = error.reason if isinstance(error, URLError) else error
         raise NoApi(f"nobody answers at {api}: {getattr(why, 'strerror', None) or why}") from error
+    if not _is_health(told):
+        raise NoApi(f"{api}/healthz answers {told[:40]!r}: that is no API of ours")
+
+
+def _is_health(told: bytes) -> bool:
+    try:
+        found = json.loads(told)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and "status" in found
 
 
 class Users:
@@ -75,13 +89,14 @@ class Users:
 
     def __init__(self, api: str, users: int, folder: Path) -> None:
         self.asked = Asked(users)
+        self._death = ""
         self._told = folder / "asked.json"
         self._log = folder / "locust.log"
         with self._log.open("wb") as out:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "locust", "--locustfile", str(Path(__file__).with_name("locustfile.py"))),
-                    *("--headless", "--users", str(users), "--spawn-rate", str(users), "--host", api),
+                    *("--headless", "--users", str(users), "--spawn-rate", str(users), "--host", api.rstrip("/")),
                     *("--only-summary", "--stop-timeout", "2", "--exit-code-on-error", "0"),
                 ],
                 stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True,
@@ -93,6 +108,7 @@ class Users:
 
     def __exit__(self, *_: object) -> None:
         """Stop them, and read what they tell."""
+        self.look()
         stopped = time.time()
         self._process.send_signal(SIGINT)
         try:
@@ -107,8 +123,16 @@ class Users:
         """Or never will."""
         return self._told.exists() or self._process.poll() is not None
 
+    def look(self, at_s: float | None = None) -> None:
+        """Whether they are still there; the run need not end if they are not."""
+        if not self._death and (code := self._process.poll()) is not None:
+            self._death = Breakdown.died("locust", code, self._log.read_text(errors="replace").splitlines()).told(at_s)
+
     def _read(self, stopped: float) -> None:
         asked = self.asked
+        if self._death:
+            asked.errors = self._death.splitlines()
+            return
         if not self._told.exists():
             lines = self._log.read_text(errors="replace").splitlines()[-5:]
             asked.errors = ["locust has told nothing:", *lines]

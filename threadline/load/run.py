@@ -241,6 +241,7 @@ class _Run:
         self._stop = stop
         self._listener = listener
         self._outcome = Outcome(options)
+        self._users: Users | None = None
 
     def go(self) -> Outcome:
         options, outcome = self._options, self._outcome
@@ -339,7 +340,8 @@ class _Run:
         options, outcome = self._options, self._outcome
         with ExitStack() as stack:
             if options.users and self._chain.api is not None:
-                self._await(stack.enter_context(Users(self._chain.api, options.users, self._folder)), watch)
+                self._users = stack.enter_context(Users(self._chain.api, options.users, self._folder))
+                self._await(self._users, watch)
             outcome.from_s = watch.now_s
             stack.callback(self._fall_silent, watch)
             if options.find_max:
@@ -348,6 +350,7 @@ class _Run:
                 self._listener.phase("")
                 watch.set_rate(options.rate)
                 self._sleep(options.duration_s, watch)
+        self._users = None
 
     def _await(self, users: Users, watch: Watch) -> None:
         self._outcome.asked = users.asked
@@ -463,6 +466,8 @@ class _Run:
         while time.monotonic() < until:
             if watch.failure is not None:
                 raise watch.failure
+            if self._users is not None:
+                self._users.look(watch.now_s)
             if self._stop.is_set() and not although_stopped:
                 return False
             time.sleep(min(_LOOK_S, max(0.0, until - time.monotonic())))

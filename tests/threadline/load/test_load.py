@@ -235,6 +235,8 @@ def test_a_gateway_that_is_not_there_is_named() -> None:
         (["--log", "."], "--log says where a running chain is, and goes with --gateway"),
         (["--gateway", "nowhere"], "--gateway"),
         (["--gateway", "127.0.0.1:9", "--log", "/no/such/folder"], "--log /no/such/folder is no folder"),
+        (["--gateway", "127.0.0.1:9", "--log", "/proc/self/fd"], "--log /proc/self/fd holds no log"),
+        (["--gateway", "127.0.0.1:9", "--metrics", "gateway=127.0.0.1:1"], "--metrics gateway: nobody tells metrics"),
         (["--gateway", "127.0.0.1:9", "--store", "what"], "--store"),
         (["--gateway", "127.0.0.1:9", "--api", "127.0.0.1:8080"], "is no address such as http://127.0.0.1:8080"),
         (["--gateway", "127.0.0.1:9", "--metrics", "api=127.0.0.1:9"], "of gateway, translator, spark"),

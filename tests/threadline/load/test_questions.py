@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -68,6 +68,24 @@ def test_if_nobody_was_answered_that_is_told(
     assert asked.errors == ["7 times GET sinks: refused", "nobody was answered"]
 
 
+def test_if_locust_dies_that_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Hung, "poll", lambda _: -9)
+    monkeypatch.setattr(subprocess, "Popen", Hung)
+    with Users("http://127.0.0.1:1", 2, tmp_path) as found:
+        (tmp_path / "locust.log").write_text("no memory\n")
+        found.look(7.2)
+        found.look(8.2)
+    assert found.asked.errors == ["locust died at 7 s: killed by SIGKILL; its log ends with", "no memory"]
+    assert not found.asked.was_answered
+
+
+def test_locust_asks_an_address_without_a_slash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **_: commands.append(command))
+    Users("http://127.0.0.1:1/", 2, tmp_path)
+    assert commands[0][commands[0].index("--host") + 1] == "http://127.0.0.1:1"
+
+
 class Silent:
     """An API that takes connections, and ends them without a word."""
 
@@ -112,13 +130,34 @@ def test_what_locust_cannot_ask_is_a_failure_and_no_traceback(tmp_path: Path) ->
 
 
 class Other(BaseHTTPRequestHandler):
-    """Somebody who knows nothing of /healthz, unless the path begins with `ours`."""
+    """Somebody who answers all questions alike below /any, and is well below /ours."""
+
+    asked: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
-        self.send_response(200 if self.path == "/ours/healthz" else 404)
+        self.asked.append(self.path)
+        body = {"ours": b'{"status": "ok"}', "any": b"<p>Welcome"}.get(self.path.split("/")[1])
+        self.send_response(404 if body is None else 200)
+        self.send_header("Content-Type", "text/html")
         self.end_headers()
+        self.wfile.write(body or b"")
 
     def log_message(self, *_: object) -> None: ...
+
+
+@pytest.mark.skipif(not is_installed(), reason=MISSING)
+def test_live_events_are_no_page(tmp_path: Path) -> None:
+    """Somebody answers, but does not tell what happens."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            with Users(f"http://127.0.0.1:{server.server_port}/any", 1, tmp_path) as asking:
+                wait_until(lambda: Other.asked.count("/any/v1/graph/stream") > 1, "the first is over", 60)
+        finally:
+            server.shutdown()
+    (stream,) = asking.asked.questions
+    assert stream.requests == stream.failures > 0
+    assert any("no live events but text/html" in error for error in asking.asked.errors)
 
 
 def test_an_api_is_asked_before_anything_starts() -> None:
@@ -129,6 +168,8 @@ def test_an_api_is_asked_before_anything_starts() -> None:
             check_api(f"{url}/ours/")
             with pytest.raises(NoApi, match=f"{url}/healthz answers 404"):
                 check_api(url)
+            with pytest.raises(NoApi, match=f"{url}/any/healthz answers b'<p>Welcome': that is no API of ours"):
+                check_api(f"{url}/any")
         finally:
             server.shutdown()
 

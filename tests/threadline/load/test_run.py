@@ -188,6 +188,7 @@ class NoUsers:
         return self
 
     def __exit__(self, *_: object) -> None: ...
+    def look(self, at_s: float) -> None: ...
 
     @property
     def have_begun(self) -> bool:
