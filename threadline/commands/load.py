@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -220,7 +221,11 @@ def _running(
             if value:
                 fail(f"{option} says where a running chain is, and goes with --gateway")
         return None
-    address("--gateway", gateway, least_port=1)
+    host, port = address("--gateway", gateway, least_port=1)
+    try:
+        socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError):
+        fail(f"--gateway {gateway}: there is no host {host}, or nobody knows its address")
     if store is not None:
         try:
             open_store(store).reader().close()

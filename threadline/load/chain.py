@@ -24,6 +24,7 @@ from threadline.lab import (
     mqtt_broker,
 )
 from threadline.load.breakdown import Breakdown
+from threadline.load.resources import is_alive
 
 GATEWAY, BROKER, TRANSLATOR, SPARK, API = "gateway", "broker", "translator", "spark", "api"
 _LOOK_S = 0.02
@@ -45,6 +46,10 @@ class Chain:
     metrics: dict[str, str] = field(default_factory=dict)
     check: Callable[[], None] = lambda: None
     """Breakdown if something of it has ended."""
+
+    def gone(self) -> dict[str, int]:
+        """Components whose processes are not there any more."""
+        return {name: pid for name, pid in self.processes.items() if not is_alive(pid)}
 
     @property
     def tells_how_far(self) -> bool:

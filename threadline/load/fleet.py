@@ -110,7 +110,10 @@ class Fleet:
                 break
             time.sleep(_LOOK_S)
         if not self.state().connected:
-            none = f"none of {self.devices} devices was connected within {time.monotonic() - begun:.0f} s"
+            took_s = time.monotonic() - begun
+            none = f"none of {self.devices} devices was connected within {took_s:.0f} s"
+            if took_s < _NOBODY_S:
+                none += "; on a slow machine or way they need a longer --connect"
             raise Breakdown("nobody", f"answers at {self._order['settings']['gateway']}", none)
         return False
 

@@ -10,7 +10,17 @@ from threadline.load.flows import BATCHES, PUBLISHES, logged, stored
 from threadline.load.loss import Loss
 from threadline.load.plots import Points, plot
 from threadline.load.run import Outcome
-from threadline.load.summary import asked_for, components, highest, is_short, left, rates, unwritten
+from threadline.load.summary import (
+    asked_for,
+    components,
+    has_too_little_to_say,
+    highest,
+    is_short,
+    left,
+    rates,
+    too_little,
+    unwritten,
+)
 from threadline.load.watch import Sample
 
 _STYLE = """
@@ -50,7 +60,8 @@ def page(outcome: Outcome) -> str:
             "<h2>What was run</h2>",
             table(["", ""], [[name, value] for name, value in asked_for(outcome).items()], "text"),
             *_figures(outcome),
-            '<h2>Course</h2>\n<div class="plots">',
+            "<h2>Course</h2>\n<p>From the first look on, with the warm-up. Shaded: while the devices spoke and were"
+            ' measured.</p>\n<div class="plots">',
             *(picture for picture in plots(outcome) if picture),
             "</div>",
             *_steps(outcome),
@@ -66,6 +77,9 @@ def _verdict(outcome: Outcome) -> Iterable[str]:
         yield "<p>It was stopped early: all figures are of what was measured so far.</p>"
     if is_short(outcome):
         yield '<p class="lost">The devices said less than was asked for.</p>'
+    if has_too_little_to_say(outcome):
+        yield f"<p>{escape(too_little(outcome))}.</p>"
+    yield from (f'<p class="lost">{escape(text)}.</p>' for text in outcome.gone.values())
     if outcome.failure is not None:
         yield f'<p class="lost">It could not be brought to its end:</p>\n<pre>{escape(outcome.failure)}</pre>'
         yield "<p>Losses were not looked for: all figures are of what was measured until then.</p>"

@@ -65,6 +65,14 @@ def machine_cpu_s() -> float:
     return (user + nice + system + irq + softirq + steal) / _TICKS
 
 
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process that has not ended."""
+    try:
+        return _stat(pid)[0] != "Z"
+    except (OSError, IndexError):
+        return False
+
+
 def _family(roots: Sequence[int], children: Mapping[int, list[int]]) -> list[int]:
     found: list[int] = []
     left = list(roots)

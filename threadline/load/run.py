@@ -102,6 +102,9 @@ class Outcome:
     drained_s: float = 0.0
     asked: Asked | None = None
     was_stopped: bool = False
+    """Before the devices had spoken for as long as they should; later on nothing can be cut short."""
+    gone: dict[str, str] = field(default_factory=dict)
+    """Components of a chain that ran already, and when they died."""
     failure: str | None = None
     """Why it could not be brought to its end."""
 
@@ -166,7 +169,7 @@ class Outcome:
     @property
     def is_whole(self) -> bool:
         """All devices were there, everybody could do their work, and nothing is lost."""
-        were_there = self.failure is None and self.connected == self.options.devices
+        were_there = self.failure is None and not self.gone and self.connected == self.options.devices
         were_answered = self.asked is None or self.asked.was_answered or self.was_stopped
         return were_there and were_answered and not self.losses and not self.left and not self.unwritten
 
@@ -268,7 +271,6 @@ class _Run:
                     outcome.failure = error.told(watch.now_s)
                     last_s = watch.samples[-1].at_s if watch.samples else 0.0  # nobody has looked since then
                     outcome.to_s = max(outcome.from_s, min(outcome.to_s, last_s))
-        outcome.was_stopped = self._stop.is_set()
         return outcome
 
     def _look(self) -> None:
@@ -349,7 +351,7 @@ class _Run:
             else:
                 self._listener.phase("")
                 watch.set_rate(options.rate)
-                self._sleep(options.duration_s, watch)
+                outcome.was_stopped = not self._sleep(options.duration_s, watch)
         self._users = None
 
     def _await(self, users: Users, watch: Watch) -> None:
@@ -386,6 +388,7 @@ class _Run:
         failed = [step for step in outcome.steps if step.rate == stepper.lowest_failed and not step.is_sustained]
         outcome.highest = sustained[-1] if sustained else None
         outcome.is_search_finished = stepper.rate is None
+        outcome.was_stopped = self._stop.is_set() and not outcome.is_search_finished
         outcome.bottleneck = bottleneck(failed[-1], cpu_count() or 1) if failed else None
 
     def _try(self, rate: float, watch: Watch) -> Step | None:
@@ -466,12 +469,18 @@ class _Run:
         while time.monotonic() < until:
             if watch.failure is not None:
                 raise watch.failure
-            if self._users is not None:
-                self._users.look(watch.now_s)
+            self._look_around(watch.now_s)
             if self._stop.is_set() and not although_stopped:
                 return False
             time.sleep(min(_LOOK_S, max(0.0, until - time.monotonic())))
         return True
+
+    def _look_around(self, at_s: float) -> None:
+        """Who is gone, though the run can go on."""
+        if self._users is not None:
+            self._users.look(at_s)
+        for name, pid in self._chain.gone().items() if self._options.chain is not None else ():
+            self._outcome.gone.setdefault(name, f"{name} (process {pid}) died at {at_s:.0f} s")
 
     def _wait_for(
         self,

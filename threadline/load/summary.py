@@ -83,15 +83,31 @@ def _said_lines(outcome: Outcome) -> Iterator[str]:
     yield f"said      {units:,} {options.profile.unit} in {at_work_s:.0f} s ({said:,.0f}/s)"
     if is_short(outcome):
         yield f"TOO SLOW  asked for {options.rate:,.0f}/s, said {said:,.0f}/s"
+    if has_too_little_to_say(outcome):
+        yield f"          {too_little(outcome)}"
 
 
 def is_short(outcome: Outcome) -> bool:
     """Whether the devices said less than they should; one step of each process may be a matter of luck."""
     options = outcome.options
-    if options.find_max:
+    if options.find_max or outcome.failure is not None:
         return False
     wanted = options.rate * outcome.at_work_s
     return outcome.units < min(_LEAST_SAID * wanted, wanted - options.profile.per_step * options.processes)
+
+
+def has_too_little_to_say(outcome: Outcome) -> bool:
+    """Whether nothing was said because nobody's turn had come."""
+    return bool(outcome.at_work_s) and not outcome.units and outcome.failure is None and not is_short(outcome)
+
+
+def too_little(outcome: Outcome) -> str:
+    """What to do about that."""
+    profile = outcome.options.profile
+    return (
+        f"{outcome.options.rate:g} {profile.unit}/s in {outcome.at_work_s:.0f} s are too few to say anything, as a"
+        f" device says {profile.per_step} at a time: take a higher --rate or a longer --duration"
+    )
 
 
 def step_line(step: Step) -> str:
@@ -103,6 +119,7 @@ def step_line(step: Step) -> str:
 def _loss_lines(outcome: Outcome) -> Iterator[str]:
     if outcome.was_stopped:
         yield "stopped early, as asked: all figures are of what was measured so far"
+    yield from (f"DIED      {text}" for text in outcome.gone.values())
     if outcome.failure is not None:
         yield f"FAILED    {outcome.failure}"
         yield "loss      not looked for: all figures are of what was measured until then"
@@ -225,6 +242,7 @@ def document(outcome: Outcome) -> dict[str, Any]:
         "drained_s": outcome.drained_s,
         "was_stopped": outcome.was_stopped,
         "failure": outcome.failure,
+        "gone": list(outcome.gone.values()),
         "said_with_warm_up": asdict(outcome.said_in_all),
         "units": outcome.units,
         "missed": outcome.missed,

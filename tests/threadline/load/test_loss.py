@@ -87,12 +87,12 @@ def test_what_a_device_still_has_may_arrive() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gone", "words"),
-    [({"unwritten": 7}, "7 records could not be written"), ({"dropped": 9}, "it gave up 9 records")],
+    ("unwritten", "dropped", "words"),
+    [(7, 0, "7 records could not be written"), (0, 9, "it gave up 9 records")],
 )
-def test_what_a_device_had_only_in_its_memory_never_arrives(gone: dict[str, int], words: str) -> None:
+def test_what_a_device_had_only_in_its_memory_never_arrives(unwritten: int, dropped: int, words: str) -> None:
     """Though it has other batches left: nobody can tell which of the two is missing."""
-    said = DeviceEnd(*START, Said(results=3), left=2, **gone)
+    said = DeviceEnd(*START, Said(results=3), left=2, unwritten=unwritten, dropped=dropped)
     (loss,) = lost_before_log([said], {START: Held()})
     assert not loss.may_arrive
     assert str(loss).endswith(f"(it still has 2 batches; {words})")

@@ -102,6 +102,7 @@ def test_the_page_is_whole_and_needs_nothing_else() -> None:
     assert not {"script", "link", "img", "iframe"} & set(tags.seen)
     assert not re.search(r"(?:src|href|url)\s*[=(]", text)
     assert "30% of the batches stayed with the devices" in text
+    assert "with the warm-up. Shaded: while the devices spoke and were measured." in text
 
 
 def test_what_is_lost_is_told_everywhere() -> None:
@@ -211,7 +212,9 @@ def test_a_rate_that_was_not_reached_is_told() -> None:
     """2,000 readings were said in 15 s."""
     assert "TOO SLOW  asked for 1,000/s, said 133/s" in list(lines(asked_for_at(1_000.0)))
     assert "The devices said less than was asked for" in page(asked_for_at(1_000.0))
-    for made in (outcome(), asked_for_at(139.0), asked_for_at(1_000.0, find_max=True)):
+    broken = asked_for_at(1_000.0)
+    broken.failure = "translator died at 11 s"
+    for made in (outcome(), asked_for_at(139.0), asked_for_at(1_000.0, find_max=True), broken):
         assert not [line for line in lines(made) if line.startswith("TOO SLOW")]
 
 
@@ -219,6 +222,13 @@ def test_one_step_less_is_not_too_slow() -> None:
     made = asked_for_at(0.4, profile=profile_named("query"))
     made.samples = [sample(at_s, said=0) for at_s in range(1, 31)]
     assert not [line for line in lines(made) if line.startswith("TOO SLOW")]
+    hint = (
+        "0.4 origins/s in 15 s are too few to say anything, as a device says 50 at a time: take a higher --rate or a"
+        " longer --duration"
+    )
+    assert f"          {hint}" in list(lines(made))
+    assert hint in page(made)
+    assert "too few" not in page(outcome())
 
 
 def test_page_and_document_say_what_was_run() -> None:

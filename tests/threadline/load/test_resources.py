@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 
-from threadline.load.resources import Resources, machine_cpu_s
+from tests.support.waiting import wait_until
+from threadline.load.resources import Resources, is_alive, machine_cpu_s
 
 
 def test_what_a_component_has_started_belongs_to_it() -> None:
@@ -35,3 +36,13 @@ def test_a_process_that_never_was_costs_nothing() -> None:
 
 def test_the_machine_only_ever_gets_busier() -> None:
     assert 0 < machine_cpu_s() <= machine_cpu_s()
+
+
+def test_a_process_that_has_ended_is_gone_though_nobody_has_waited_for_it() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert is_alive(process.pid)
+    assert process.stdin is not None
+    process.stdin.close()
+    wait_until(lambda: not is_alive(process.pid), "it is gone", 20)
+    process.wait()
+    assert not is_alive(process.pid)

@@ -21,7 +21,9 @@ from threadline.load.fleet import DeviceEnd
 from threadline.load.loss import Loss
 from threadline.load.profiles import Said, profile_named
 from threadline.load.questions import Asked
+from threadline.load.report import page
 from threadline.load.run import CannotLoad, Listener, LoadOptions, Outcome, run
+from threadline.load.summary import document, lines
 from threadline.load.watch import Sample
 
 ENDS = [DeviceEnd("load-0", 1, Said(results=30, origins=30, readings=30), 0)]
@@ -140,6 +142,30 @@ def test_what_ends_while_they_speak_is_what_was_measured(tmp_path: Path, monkeyp
     assert outcome.was_stopped
     assert outcome.is_whole
     assert outcome.units == pytest.approx(100 * outcome.at_work_s)
+
+
+def test_what_is_stopped_when_they_have_spoken_was_not_stopped_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits until everything has arrived all the same."""
+    world = scripted(monkeypatch)
+    world.stops_at = 7.2
+    outcome = went(tmp_path, world)
+    assert world.stop.is_set()
+    assert not outcome.was_stopped
+    assert outcome.units == pytest.approx(100 * OPTIONS.duration_s, rel=0.05)
+
+
+def test_a_component_of_a_running_chain_that_dies_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = scripted(monkeypatch)
+    monkeypatch.setattr("threadline.load.chain.is_alive", lambda pid: pid != 7 or world.now < 4)
+    outcome = went(tmp_path, chain=Chain("127.0.0.1:9", processes={"gateway": 6, "translator": 7}))
+    assert outcome.gone == {"translator": "translator (process 7) died at 4 s"}
+    assert outcome.units == pytest.approx(100 * OPTIONS.duration_s, rel=0.05)
+    assert not outcome.is_whole
+    assert "DIED      translator (process 7) died at 4 s" in list(lines(outcome))
+    assert "translator (process 7) died at 4 s" in page(outcome)
+    assert document(outcome)["gone"] == ["translator (process 7) died at 4 s"]
 
 
 def test_a_component_that_dies_loses_no_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
