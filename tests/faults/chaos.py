@@ -128,13 +128,13 @@ def play_chain(seed: int, kept: Path, guard: Guard) -> Outcome:
                 shutil.copytree(folder, kept / f"seed-{seed}", dirs_exist_ok=True, ignore=passing)
     finally:
         del os.environ["TMPDIR"]
-        _remove(folder)
+        clear(folder)  # Spark's Java may not have noticed that its driver was killed
         guard.watch(None)
     return outcome
 
 
 def _remove(folder: Path) -> None:
-    """Java notices some moments later that it was killed, and writes until then."""
+    """What was killed may write for some moments more."""
     patience_s = time.monotonic() + _JAVA_ENDS_S
     while folder.exists() and time.monotonic() < patience_s:
         shutil.rmtree(folder, ignore_errors=True)

@@ -10,6 +10,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -133,3 +134,17 @@ def test_if_the_command_is_killed_its_simulated_runs_end() -> None:
     gone, left = psutil.wait_procs(workers, timeout=10)
     assert all(each.status() == psutil.STATUS_ZOMBIE for each in left), "nobody may have taken note of its end"
     assert len(gone) + len(left) == 2
+
+
+def test_what_a_run_has_forgotten_to_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as Spark's Java, if its driver was killed at the wrong moment."""
+    forgotten: list[subprocess.Popen[bytes]] = []
+
+    def interrupted(*_: object) -> None:
+        forgotten.append(subprocess.Popen(["sleep", "600"]))
+        raise chaos.Interrupted(signal.SIGTERM)
+
+    monkeypatch.setattr(chaos, "run", interrupted)
+    with pytest.raises(chaos.Interrupted):
+        chaos.play_chain(3, tmp_path, Mock())
+    assert not psutil.pid_exists(forgotten[0].pid)
