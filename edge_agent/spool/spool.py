@@ -435,6 +435,8 @@ class Spool:
 
     def _check_room(self, more_bytes: int) -> None:
         if more_bytes > 0 and self._bytes + more_bytes > self._max_bytes:
+            self.delete_released()  # a disk that was full may have kept it from being done
+        if more_bytes > 0 and self._bytes + more_bytes > self._max_bytes:
             raise SpoolFull(
                 f"spool {self._folder}: {self._bytes} bytes in {self._count} entries, "
                 f"{more_bytes} more would exceed {self._max_bytes}"

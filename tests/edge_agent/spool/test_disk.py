@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import edge_agent
-from edge_agent.spool import Fsync, Spool, SpoolUnwritable, Unsynced
+from edge_agent.spool import Fsync, Spool, SpoolFull, SpoolUnwritable, Unsynced
 from edge_agent.spool.journal import Journal
 from edge_agent.spool.segment import Segment
 from tests.edge_agent.spool.folders import contents, crashed, ones, segments, spoil
@@ -336,3 +336,22 @@ with Spool.open(folder) as spool:
 """
     with small_disk(tmp_path / "disk", script) as output:
         assert output == "True True [] 0\n"
+
+
+def test_released_entries_that_could_not_be_deleted_are_when_there_is_no_room_for_others(tmp_path: Path) -> None:
+    """The owner could not write down what they told, on a disk that was full. Nothing more is released after them."""
+    with Spool.open(tmp_path, max_bytes=5_000, segment_bytes=200) as spool:
+
+        def not_now() -> None:
+            raise OSError("the disk is full")
+
+        spool.before_deleting = not_now
+        with pytest.raises(SpoolFull):
+            for _ in range(100):
+                spool.append(b"x" * 100)
+        spool.release(spool.next - 1)
+        with pytest.raises(SpoolFull):
+            spool.append(b"x" * 100)
+        spool.before_deleting = lambda: None
+        spool.append(b"x" * 100)
+        assert len(list(tmp_path.glob("*.v1"))) <= 2
