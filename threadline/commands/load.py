@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from threadline.heeded import heeded
 from threadline.terminal import address, fail, print_line
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 _MOST_S = 7 * 24 * 3600.0
 _MOST_RATE = 1e7
 _MOST_DEVICES = 20_000
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _HERE = ("broker", "gateway", "translator", "spark", "api")
 _TOLD = ("gateway", "translator", "spark")
 
@@ -288,13 +287,8 @@ def _listening(stop: threading.Event) -> Iterator[list[int]]:
             raise KeyboardInterrupt
         stop.set()
 
-    heeded = [each for each in _SIGNALS if signal.getsignal(each) != signal.SIG_IGN]  # nohup ignores SIGHUP
-    before = {each: signal.signal(each, signalled) for each in heeded}
-    try:
+    with heeded(signalled):
         yield came
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 def _written(option: str, file: Path, text: str) -> list[str]:

@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 from tests.faults.simulation.runs import Summary, run_seed, shrunk
 from tests.faults.simulation.schedule import plan_run
+from threadline.heeded import SIGNALS, heeded
 
 _TELL_S = 10.0
 _LOOK_S = 0.5
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Outcome(NamedTuple):
@@ -94,7 +94,7 @@ def shrink(seed: int) -> int:
 
 def work(parent: int) -> None:
     """In a process that runs seeds: what ends the command is not for it, but it ends with the command."""
-    for each in _SIGNALS:
+    for each in SIGNALS:
         signal.signal(each, signal.SIG_IGN)
 
     def look() -> None:
@@ -113,13 +113,8 @@ def heard() -> Iterator[list[int]]:
     def hear(number: int, _: FrameType | None) -> None:
         came.append(number)
 
-    heeded = [each for each in _SIGNALS if signal.getsignal(each) != signal.SIG_IGN]  # nohup ignores SIGHUP
-    before = {each: signal.signal(each, hear) for each in heeded}
-    try:
+    with heeded(hear):
         yield came
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 def run_many(seeds: range, jobs: int) -> int:

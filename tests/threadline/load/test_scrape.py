@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from tests.threadline.commands.strangers import answering, said
 from threadline.lab import free_port
 from threadline.load.scrape import NoMetrics, check_metrics, scrape
 
@@ -17,22 +16,8 @@ OURS = b"threadline_gateway_publishes_total 3.0\n"
 
 @contextmanager
 def telling(body: bytes) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None: ...
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with answering(said(200, "text/plain", body)) as url:
+        yield url.removeprefix("http://")
 
 
 def test_metrics_are_told_by_their_names() -> None:
