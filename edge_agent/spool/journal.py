@@ -9,41 +9,34 @@ from __future__ import annotations
 
 import os
 
-from edge_agent.spool.files import read_whole, try_truncate, write_anew, write_at
+from edge_agent.spool.files import read_whole, try_truncate, write_at
 from edge_agent.spool.frames import HEADER_BYTES, PIECE, content_of, frame_at, pack_frame
+from edge_agent.spool.written_file import WrittenFile
 
 _SEED = 0
 _NONE = -1
 
 
-class Journal:
+class Journal(WrittenFile):
     """One file, opened when the first piece is written. It is cut when it is empty and larger than `roomy_bytes`."""
 
-    __slots__ = (
-        *("_end", "_fd", "_path", "_roomy_bytes"),
-        *("is_doubtful", "is_synced", "newest", "round", "size_bytes", "synced_through", "writes"),
-    )
+    __slots__ = ("_end", "_roomy_bytes", "newest", "round", "synced_through")
 
     def __init__(self, path: str, roomy_bytes: int) -> None:
-        self._path = path
+        super().__init__(path, 0, is_synced=True)
         self._roomy_bytes = roomy_bytes
-        self._fd = -1
         self._end = 0
-        self.size_bytes = 0
         self.newest = _NONE
         """The number of the newest piece's entry."""
-        self.writes = self.round = 0
-        """How often something was written, and how often the room was used again."""
-        self.is_synced = True
-        self.is_doubtful = False
-        """A sync has failed: the system may have dropped what it could not write, and not try it again."""
+        self.round = 0
+        """How often the room was used again."""
         self.synced_through = _NONE
         """The newest number of which pieces are here whose writer was told that they are on the disk."""
 
     def load(self) -> list[tuple[int, bytes]]:
         """The pieces of the last round, each with its number; new ones go behind them."""
         try:
-            data = read_whole(self._path)
+            data = read_whole(self.path)
         except FileNotFoundError:
             return []
         self.size_bytes = len(data)
@@ -91,31 +84,13 @@ class Journal:
         if durable:
             self.synced_through = number
 
-    def handle(self) -> int:
-        """Another handle of the file, for somebody else to sync and to close.
-
-        It is no copy of ours: the system tells an error once to each, and ours is to be told too.
-        """
-        self._resolve_doubt()
-        self._opened()
-        return os.open(self._path, os.O_RDONLY)
-
     def sync(self) -> None:
         """Return when all pieces are on the disk."""
-        self._resolve_doubt()
-        try:
-            os.fdatasync(self._opened())
-        except OSError:
-            self.is_doubtful = True
-            raise
-        self.is_synced = True
+        super().sync()
         self.synced_through = self.newest if self._end else _NONE
 
-    def _resolve_doubt(self) -> None:
-        """Write all pieces anew, so that the next sync means something."""
-        if self.is_doubtful:
-            write_anew(self._path, self._end, self._is_whole)
-            self.is_doubtful = False
+    def _written_bytes(self) -> int:
+        return self._end
 
     def _is_whole(self, data: bytes) -> bool:
         end = 0
@@ -135,13 +110,7 @@ class Journal:
         self.is_doubtful = False
         self.synced_through = _NONE
 
-    def close(self) -> None:
-        """Write no more."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
     def _opened(self) -> int:
         if self._fd < 0:
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         return self._fd

@@ -10,7 +10,7 @@ import os
 from array import array
 from collections.abc import Sequence
 
-from edge_agent.spool.files import read_whole, try_truncate, write_anew, write_at
+from edge_agent.spool.files import read_whole, try_truncate, write_at
 from edge_agent.spool.frames import (
     ENTRY,
     HEAD,
@@ -21,6 +21,7 @@ from edge_agent.spool.frames import (
     frame_bytes,
     pack_frame,
 )
+from edge_agent.spool.written_file import WrittenFile
 
 _UNREADABLE = 0
 
@@ -30,28 +31,17 @@ def head_of_segment(first: int) -> bytes:
     return pack_frame(HEAD, first, first, b"", first)
 
 
-class Segment:
+class Segment(WrittenFile):
     """Only a segment made by `create` takes entries, until `close`. The others are opened when they are read."""
 
-    __slots__ = (
-        *("_fd", "first", "is_doubtful", "is_synced", "offsets"),
-        *("path", "replaced_through", "size_bytes", "writes"),
-    )
+    __slots__ = ("first", "offsets", "replaced_through")
 
     def __init__(self, path: str, first: int, size_bytes: int = 0) -> None:
-        self.path = path
+        super().__init__(path, size_bytes, is_synced=False)  # so much of it is good
         self.first = first
-        self.size_bytes = size_bytes
-        """Length of the file up to which it is good."""
         self.offsets = array("Q")
         self.replaced_through: int | None = None
         """The last number for which the only entry stands, if this is a replacement."""
-        self.is_synced = False
-        self.is_doubtful = False
-        """A sync has failed: the system may have dropped what it could not write, and not try it again."""
-        self.writes = 0
-        """How many entries this process has appended."""
-        self._fd = -1
 
     @classmethod
     def create(cls, path: str, draft: str, first: int, *, durable: bool) -> Segment:
@@ -196,31 +186,6 @@ class Segment:
         offset = self.offsets[index]
         return min(offset + frame_bytes(os.pread(self._opened(), HEADER_BYTES, offset)), self.size_bytes)
 
-    def handle(self) -> int:
-        """Another handle of the file, for somebody else to sync and to close.
-
-        It is no copy of ours: the system tells an error once to each, and ours is to be told too.
-        """
-        self._resolve_doubt()
-        self._opened()
-        return os.open(self.path, os.O_RDONLY)
-
-    def sync(self) -> None:
-        """Return when all of it is on the disk."""
-        self._resolve_doubt()
-        try:
-            os.fdatasync(self._opened())
-        except OSError:
-            self.is_doubtful = True
-            raise
-        self.is_synced = True
-
-    def _resolve_doubt(self) -> None:
-        """Write all of it anew, so that the next sync means something."""
-        if self.is_doubtful:
-            write_anew(self.path, self.size_bytes, self._is_whole)
-            self.is_doubtful = False
-
     def _is_whole(self, data: bytes) -> bool:
         return all(frame_at(data, at, self.first) is not None for at in self.offsets if at != _UNREADABLE)
 
@@ -230,12 +195,6 @@ class Segment:
             os.truncate(self.path, self.size_bytes)
         except OSError:
             pass
-
-    def close(self) -> None:
-        """Append no more; to read, the file is opened again."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
 
     def _opened(self) -> int:
         if self._fd < 0:
