@@ -23,6 +23,7 @@ from collector.registry import ClosedEpoch, Registry, RegistryError, StreamName
 from protocol.chunks import Numbers, pack_deliveries, pack_payloads, pack_progress, pack_sources
 from protocol.ids import StreamId
 from protocol.records import Gap
+from protocol.structs import replaced
 from protocol.topics import shard_of
 from protocol.wire.answers import Logged
 from protocol.wire.batch import Batch, Header, decode_batch, read_header, unframe
@@ -383,9 +384,19 @@ class ShardLog:
         return np.array(known, "<i8")
 
     def _add_gaps(self, made: _Rows, known: _Agent, header: Header, gaps: Iterable[Gap]) -> None:
+        gaps = list(gaps)
+        lowest: dict[int, int] = {}
         for gap in gaps:
             _check_gap(gap, header)
+            if gap.batches is not None:
+                lowest[gap.nonce] = min(gap.batches[0], lowest.get(gap.nonce, gap.batches[0]))
+        for gap in gaps:
             of = made.state if gap.nonce == header.nonce else self._recall(known, gap.nonce)
+            if gap.batches is not None and gap.nonce != header.nonce and gap.batches[0] == lowest[gap.nonce]:
+                # Nothing of an earlier start can still come: what is missing before this is lost, too, and the batch
+                # that would have told so is among those that were given up.
+                first = min(gap.batches[0], 0 if of is None else of.next_seq)
+                gap = replaced(gap, batches=(first, gap.batches[1]))
             left = gap if of is None else of.trimmed(gap)
             if left is not None:
                 made.add_gap(left)

@@ -201,6 +201,19 @@ def test_a_gap_names_nothing_that_is_in_the_log(shard: Shard) -> None:
     assert findings(shard) == []
 
 
+def test_what_the_disk_had_lost_before_what_was_given_up_with_a_later_start_is_named(shard: Shard) -> None:
+    """Of epoch 1 the disk has lost batches 2 and 3, and of epoch 2 batch 0: then nobody can say so but the log, and
+    what would have told it that they are missing was given up."""
+    newer = FakeAgent(nonce=3)
+    shard.take(AGENT, AGENT.framed(0), AGENT.framed(1))
+    crash = Gap("crash; damaged", 1, 1, (6, 7), next_event=9)
+    gaps = [crash, Gap("dropped", 1, 1, (4, 5)), Gap("dropped", 2, 2, (1, 1)), Gap("dropped", 3, 3, (0, 1))]
+    shard.take(newer, newer.framed(0, *gaps, covers=2))
+    named = [(gap.nonce, gap.batches) for gap in shard.records(Kind.GAP)]
+    assert named == [(1, (6, 7)), (1, (2, 5)), (2, (0, 1)), (3, (0, 1))]
+    assert findings(shard) == []
+
+
 def test_a_copy_of_what_was_given_up_is_no_news(shard: Shard) -> None:
     """Epoch 1 was given up from batch 1 on, epoch 2 as a whole; then copies of both come after all."""
     middle, newer = FakeAgent(nonce=2), FakeAgent(nonce=3)
