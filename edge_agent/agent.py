@@ -44,8 +44,8 @@ _MOST_ORIGINS = 2_000  # of one record; a delivery that has more is told in part
 _STATUS_FILE_S = 2.0
 _TROUBLE_S = 1.0  # how long to leave a disk alone that has failed
 _LOOK_S = 0.5
+_STUCK_S = 5.0  # how long its thread may take to end, once it is told to
 _TELL_S = 60.0  # how often at most to tell of messages that mean nothing
-_NEVER = float("inf")
 
 
 class AgentFailed(RuntimeError):
@@ -72,6 +72,10 @@ class Agent:
         self._awaited: Callable[[], None] = lambda: None
         self._closing = threading.Lock()
         self._closed = self._finishing = self._stopping = False
+        self._ending = threading.Lock()
+        self._has_ended = self._is_late = False
+        """The thread has; or it could not when the agent was closed, so that it closes all files itself. Before that
+        they are in its use: it would write to what the program has in their place by then."""
         self.unwritten = 0
         """Records that were still in memory only when it was closed, and are lost."""
         self._ignored = 0
@@ -159,15 +163,8 @@ class Agent:
 
     def flush(self, timeout: float | None = None) -> None:
         """Return when everything said so far is on disk. TimeoutError if it is not in time."""
-        deadline = _NEVER if timeout is None else monotonic() + timeout
-        while True:
-            self.check()
-            try:
-                return self._outbox.flush(min(_TROUBLE_S, max(0.0, deadline - monotonic())))
-            except TimeoutError:
-                if monotonic() >= deadline:
-                    reason = self._outbox.trouble or "the disk is slow"
-                    raise TimeoutError(f"not on disk after {timeout} s: {reason}") from None
+        self.check()
+        self._outbox.flush(timeout, self.check)
 
     def check(self) -> None:
         """AgentFailed if nothing is written or sent any more."""
@@ -178,6 +175,13 @@ class Agent:
 
     def _run(self) -> None:
         self._outbox.take_over()
+        self._write_and_send()
+        with self._ending:
+            self._has_ended = True
+            if self._is_late:
+                self._close_late()
+
+    def _write_and_send(self) -> None:
         try:
             while not self._stopping:
                 until = self.turn(monotonic())
@@ -188,6 +192,12 @@ class Agent:
             self.failure = error
             self._outbox.fail()
             self.on_failure()
+
+    def _close_late(self) -> None:
+        try:
+            self._opened.close()
+        except (SpoolError, OSError) as error:
+            _LOG.error("the spool was not closed well agent=%s error=%s", self.name, error)
 
     def turn(self, now: float) -> float:
         """All that there is to do now; returns when to come back at the latest."""
@@ -382,10 +392,15 @@ class Agent:
         self.ended = self._stopping = True
         self._outbox.wake()
         if self._thread.is_alive():
-            self._thread.join(5.0)
+            self._thread.join(_STUCK_S)
         self._client.close(timeout=1.0 if self._client.connected else 0.0)
-        self._write_status({**self.status(), "pid": None})
-        self._opened.close()
+        with self._ending:
+            self._is_late = self._thread.is_alive() and not self._has_ended
+        if self._is_late:
+            _LOG.error("the disk stands still: files stay open until it goes on agent=%s", self.name)
+        else:
+            self._write_status({**self.status(), "pid": None})
+            self._opened.close()
 
     @property
     def left(self) -> int:

@@ -41,6 +41,7 @@ class StatusFile:
 
     def close(self) -> None:
         os.close(self._fd)
+        self._fd = -1
 
 
 def read_status_file(folder: str) -> dict[str, Any]:

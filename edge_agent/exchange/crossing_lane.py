@@ -37,16 +37,18 @@ class CrossingLane(Lane):
         """Receivers go by the numbers: none may leave that a power cut could take back and have given again."""
         return super()._next_entry() if self.is_open and self._spool.is_synced else None
 
-    def taken(self, answer: Taken, now: float) -> None:
-        """A receiver says how far it has come."""
+    def taken(self, answer: Taken, now: float) -> bool:
+        """A receiver says how far it has come. Tells whether there is more room in the spool now."""
         if answer.nonce == NOTHING_TAKEN:  # it has just begun, and may have missed all that is in flight
             for number, flight in self.sending.flights.items():
                 self.sending.missing(number, now, newest=flight.place + 1)
         if answer.nonce != self.spool_id or answer.receiver not in self._taken or answer.next_seq > self._spool.next:
-            return
+            return False
         self._taken[answer.receiver] = max(self._taken[answer.receiver], answer.next_seq)
         through = min(self._taken.values()) - 1
         numbers = [number for number, flight in self.sending.flights.items() if flight.last <= through]
-        if through >= self._spool.first:
+        is_news = through >= self._spool.first
+        if is_news:
             self._release(numbers, through, now)
         self.sending.missing(answer.next_seq, now)
+        return is_news

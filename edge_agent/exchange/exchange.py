@@ -146,8 +146,9 @@ class Exchange:
     def taken(self, answer: Taken, now: float) -> None:
         """A receiver says how far it has come."""
         lane = self.lanes.get(tuples_topic(self._agent.name, answer.stream))
-        if lane is not None:
-            lane.taken(answer, now)
+        if lane is not None and lane.taken(answer, now):
+            self._sends[answer.stream].try_again()
+            self._outbox.try_again()
 
     def _on_crossing(self, sender: str, stream: str, message: Message) -> None:
         """On the client's thread."""

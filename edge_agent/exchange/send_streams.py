@@ -100,6 +100,10 @@ class SendStream:
             self._since = now
         self._promise = watermark, hold, idle
 
+    def try_again(self) -> None:
+        """There may be room now."""
+        self._retry_at = 0.0
+
     def forgo(self, count: int) -> None:
         """On any thread: so many tuples will never be added. The next crossing says so; the promise after them, too,
         is in the next one's."""

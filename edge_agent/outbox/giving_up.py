@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from protocol.records import Assertion, Declared, Delivery, End, Gap, Lost, Received, SourcePayload
+from protocol.records import Assertion, Declared, Delivery, End, Gap, Lost, Progress, Received, SourcePayload, Status
 from protocol.structs import replaced
 from protocol.wire.batch import Header, decode_batch, encode_batch
 from protocol.wire.packer import Packer
@@ -72,7 +72,7 @@ def replacement(batches: Sequence[bytes], agent: str, packer: Packer) -> tuple[b
             elif isinstance(record, Received):
                 taken[record.sender, record.stream] = record
             else:
-                count += 1
+                count += not isinstance(record, (Progress, Status))  # the next ones say all that these said
                 _add(toll, record)
     last = tolls[header.nonce]
     plan, end = framing.get((last.nonce, Declared)), framing.get((last.nonce, End))

@@ -36,6 +36,8 @@ class Dropped:
     def __init__(self) -> None:
         self.events = 0
         self.count = 0
+        self.is_told = False
+        """The batch that names them is on its way to the disk."""
         self.tuples: dict[str, tuple[int, int]] = {}
 
     def add(self, row: Pending) -> None:
@@ -240,8 +242,9 @@ class Intake:
             self._most_bytes = self._memory_bytes
             self._room.notify_all()
 
-    def free(self, size: int) -> None:
-        """So much memory is free again."""
+    def free(self, size: int, *, is_written: bool = False) -> None:
+        """So much memory is free again. If that is because something was written, the disk was only slow."""
         with self._condition:
+            self._standing_still = self._standing_still and not is_written
             self._held_bytes -= size
             self._room.notify_all()

@@ -12,6 +12,7 @@ import struct
 from zlib import crc32
 
 from edge_agent.spool.files import write_at
+from protocol.records import Gap
 from protocol.structs import Struct, as_dict, made
 from protocol.wire.errors import MalformedBatch
 from protocol.wire.packer import Packer
@@ -33,6 +34,14 @@ class Progressed(Struct):
     progress: dict[str, list[int]] = made(factory=dict)
     positions: dict[str, list[int]] = made(factory=dict)
     spool_next: int = 0
+
+    def pass_over(self, gap: Gap) -> None:
+        """What is known to be lost has its numbers all the same."""
+        if gap.nonce == self.nonce:
+            if gap.events is not None:
+                self.next_event = max(self.next_event, gap.events[1] + 1)
+            for lost in gap.tuples:
+                self.next_seqs[lost.name] = max(self.next_seqs.get(lost.name, 0), lost.last + 1)
 
 
 class Memory:
@@ -86,6 +95,7 @@ class Memory:
     def close(self) -> None:
         for fd in self._fds:
             os.close(fd)
+        self._fds = [-1, -1, -1]
 
 
 def _check(count: int, body: bytes) -> int:

@@ -34,6 +34,7 @@ from protocol.wire.sections import EventKind, Kind, Pending, pending
 
 _LOG = Logger(__name__)
 _LINGER_S = 2.0  # after records it looks for more by itself: to wake it takes a caller as long as to leave a record
+_LOOK_S = 1.0
 _RETRY_S = 1.0  # or sooner, if what it waits for is room in the spool
 _TELL_S = 10.0  # a spool that is full may have room for a moment, many times a second
 _OVERFLOW = "dropped: the disk could not keep up"
@@ -119,12 +120,16 @@ class Outbox(Intake):
 
     # Any thread
 
-    def flush(self, timeout: float | None = None) -> None:
-        """Return when everything put so far is on disk, safe from a power cut."""
+    def flush(self, timeout: float | None = None, look: Callable[[], None] = lambda: None) -> None:
+        """Return when everything put so far is on disk, safe from a power cut. Whoever does not want to wait any longer
+        raises something in `look`, which is called now and then."""
         done = threading.Event()
         self.ask(done.set)
-        if not done.wait(timeout):
-            raise TimeoutError(f"not on disk after {timeout} s: {self.trouble or 'the disk is slow'}")
+        deadline = _NEVER if timeout is None else monotonic() + timeout
+        while not done.wait(min(_LOOK_S, max(0.0, deadline - monotonic()))):
+            look()
+            if monotonic() >= deadline:
+                raise TimeoutError(f"not on disk after {timeout} s: {self.trouble or 'the disk is slow'}")
 
     def finish(self) -> None:
         """From now on nothing waits for more to fill a batch."""
@@ -173,6 +178,10 @@ class Outbox(Intake):
             if self.trouble:
                 self._end_trouble(now)
         return min(self._flush_at, self._closing_at(), self._sync_at)
+
+    def try_again(self) -> None:
+        """There may be room now in a spool of others that something could not be written to."""
+        self._retry_at = 0.0
 
     def _meet_trouble(self, error: Exception, now: float) -> None:
         """What could not be written waits; and who has asked for it waits too, so that no more is in memory only."""
@@ -279,10 +288,9 @@ class Outbox(Intake):
             self._add_together(row, now)
             return
         if isinstance(row, Dropped):
-            self._close(self._leaving)
-            self._close(group)
-            row, size = self._gap_for(row), 0
-        elif row[0] is Kind.PROGRESS:
+            self._tell_dropped(row, now)
+            return
+        if row[0] is Kind.PROGRESS:
             self.free(size)
         else:
             if self._settings.grouping == "ended" and not _waits(row):
@@ -301,13 +309,20 @@ class Outbox(Intake):
                 self.free(size)
         self._is_whole = False
 
+    def _tell_dropped(self, dropped: Dropped, now: float) -> None:
+        """In a batch of its own: their numbers are used up when it is written, and not before, for as long as nobody
+        names them a crash must leave them to the next start."""
+        self._close(self._leaving)
+        self._close(self._group)
+        if not dropped.is_told:
+            dropped.is_told = True
+            self._group.add(self._gap_for(dropped), 0, now)
+            self._close(self._group)
+
     def _gap_for(self, dropped: Dropped) -> Pending:
-        """Records that were dropped from memory, by name; their numbers are used up."""
+        """Records that were dropped from memory, by name."""
         first = self.state.next_event
-        self.state.next_event += dropped.events
         lost = tuple(Lost(name, *numbers) for name, numbers in sorted(dropped.tuples.items()))
-        for name, (_, last) in dropped.tuples.items():
-            self.state.next_seqs[name] = last + 1
         events = (first, first + dropped.events - 1) if dropped.events else None
         return pending(Gap(_OVERFLOW, self.state.epoch, self.state.nonce, None, lost, events), self._packer)
 
@@ -379,7 +394,7 @@ class Outbox(Intake):
         freed = group.written(count, len(batch.data))
         if group is self._group:
             self._journaled = max(0, self._journaled - count)
-        self.free(freed)
+        self.free(freed, is_written=True)
 
     def _in_room(self, write: Callable[[], object]) -> None:
         """Write something to the spool, for which the oldest batches go if need be."""
@@ -414,6 +429,8 @@ class Outbox(Intake):
                 self.declared_by, self._is_plan_unsafe = state.next_seq, True
             elif row[0] is Kind.END:
                 state.ended = True
+            elif row[0] is Kind.GAP:
+                state.pass_over(read_document(Gap, row[1]))
             elif row[0] is Kind.RECEIVED:
                 received = read_document(Received, row[1])
                 state.positions[f"{received.sender}/{received.stream}"] = [received.spool, received.next_seq]

@@ -139,16 +139,7 @@ def _go_on(last: Progressed, data: bytes, agent: str) -> None:
         elif isinstance(record, End):
             last.ended = True
         elif isinstance(record, Gap):
-            _pass_over(last, record)
+            last.pass_over(record)
         elif hasattr(record, "number"):
             last.next_event = record.number + 1
     last.next_seq = batch.header.next_seq
-
-
-def _pass_over(last: Progressed, gap: Gap) -> None:
-    """What is known to be lost has its numbers all the same."""
-    if gap.nonce == last.nonce:
-        if gap.events is not None:
-            last.next_event = max(last.next_event, gap.events[1] + 1)
-        for lost in gap.tuples:
-            last.next_seqs[lost.name] = max(last.next_seqs.get(lost.name, 0), lost.last + 1)

@@ -18,10 +18,7 @@ entries that a power cut takes before they are synced may be given again.
 from __future__ import annotations
 
 import os
-import re
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter
 from types import TracebackType
 from typing import Literal, NamedTuple
 
@@ -32,11 +29,13 @@ from edge_agent.spool.errors import (
     SpoolUnusable,
     SpoolUnwritable,
 )
-from edge_agent.spool.files import LOCK_BYTES, hold_room, lock, try_unlink
+from edge_agent.spool.files import LOCK_BYTES, hold_room, try_unlink
+from edge_agent.spool.folder import Folder
 from edge_agent.spool.frames import HEADER_BYTES
 from edge_agent.spool.journal import Journal
 from edge_agent.spool.released import RELEASED_BYTES, ReleasedPosition
 from edge_agent.spool.segment import Segment, head_of_segment
+from edge_agent.spool.segments import Segments
 
 Fsync = Literal["batch", "interval", "never"]
 
@@ -44,11 +43,8 @@ MAX_BYTES = 64 << 20
 SEGMENT_BYTES = 1 << 20
 LEAST_MAX_BYTES = 4096
 
-_NAME = re.compile(r"(\d{20})\.v(\d+)")
-_VERSION = "1"
 _ROOMY_JOURNAL_BYTES = 256 << 10
 _RESERVE_BYTES = 32 << 10
-_first_of = attrgetter("first")
 
 
 class Entry(NamedTuple):
@@ -95,23 +91,20 @@ class Spool:
             raise ValueError(f"spool {folder}: max_bytes is {max_bytes}, at least {LEAST_MAX_BYTES} are needed")
         if fsync not in ("batch", "interval", "never"):
             raise ValueError(f"spool {folder}: fsync is {fsync!r}, not batch, interval or never")
-        self._folder = folder
+        self._folder = Folder(folder)
         self._max_bytes = max_bytes
         self._segment_bytes = segment_bytes
         self._fsync = fsync
-        self._reserve = os.path.join(folder, "reserve")
+        self._reserve = self._folder.within("reserve")
         self._reserve_bytes = min(_RESERVE_BYTES, max_bytes // 32)
-        self._segments: list[Segment] = []
-        self._active: Segment | None = None
-        self._reading: Segment | None = None
-        self._journal = Journal(os.path.join(folder, "journal"), min(_ROOMY_JOURNAL_BYTES, max_bytes // 32))
+        self._fixed_bytes = self._reserve_bytes + RELEASED_BYTES + LOCK_BYTES
+        self._segments = Segments(self._folder)
+        self._journal = Journal(self._folder.within("journal"), min(_ROOMY_JOURNAL_BYTES, max_bytes // 32))
         self._recovered_from: int | None = None
         """Until what pieces have become is written, if they are for several entries: the number of the first of these,
         if they follow one another."""
-        self._released = ReleasedPosition(os.path.join(folder, "released"))
-        self._names, self._safe_names = 1, 0  # given, and of these safe: what the last process gave may not be
-        self._folder_fd = self._lock_fd = -1
-        self._first = self._next = self._count = self._bytes = 0
+        self._released = ReleasedPosition(self._folder.within("released"))
+        self._first = self._next = self._count = 0
         self.before_deleting: Callable[[], object] = lambda: None
         """Called before entries that are released leave the disk. OSError: they stay for now."""
         self.lost: list[range] = []
@@ -121,9 +114,7 @@ class Spool:
         self.recovered_journal: list[bytes] = []
         """The pieces of the entry that was being made when the last process ended."""
         try:
-            os.makedirs(folder, exist_ok=True)
-            self._lock_fd = lock(os.path.join(folder, "lock"))
-            self._folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            self._folder.hold()
             self._load()
         except OSError as error:
             self._close_files()
@@ -135,50 +126,16 @@ class Spool:
     # -- opening
 
     def _load(self) -> None:
-        try_unlink(os.path.join(self._folder, "draft"))
+        try_unlink(self._folder.within("draft"))
         self._first = self._released.load()
-        self._load_segments()
+        self.torn_bytes = self._segments.load()
+        # Files before the first one were deleted, so what was in them is released.
+        self._first = max([self._first, *[segment.first for segment in self._segments.all[:1]]])
+        self._next = max([self._first, *[segment.next for segment in self._segments.all[-1:]]])
         self._load_journal()
         self._find_lost()
-        self._count = sum(segment.count(self._first, self._next) for segment in self._segments)
-        self._bytes = (
-            sum(segment.size_bytes for segment in self._segments)
-            + self._journal.size_bytes
-            + self._reserve_bytes
-            + RELEASED_BYTES
-            + LOCK_BYTES
-        )
+        self._count = self._segments.count(self._first, self._next)
         hold_room(self._reserve, self._reserve_bytes)
-
-    def _load_segments(self) -> None:
-        names = sorted(name for name in os.listdir(self._folder) if _NAME.fullmatch(name))
-        for name in names:
-            if name.rpartition(".v")[2] != _VERSION:
-                raise SpoolUnusable(f"spool {self._folder}: {name} was written by another version of the agent")
-        numbers = [int(name.partition(".")[0]) for name in names]
-        self._first = max(self._first, *numbers[:1], 0)  # files before the first one were deleted: released
-        for name, first, limit in zip(names, numbers, [*numbers[1:], None], strict=False):
-            path = os.path.join(self._folder, name)
-            if self._segments and first < self._segments[-1].next:
-                self._delete_replaced(path)
-                continue
-            segment, rest_bytes = Segment.load(path, first, limit)
-            if limit is not None:
-                segment.size_bytes += rest_bytes
-            elif rest_bytes:
-                self.torn_bytes = rest_bytes
-                segment.cut()
-            self._segments.append(segment)
-            self._next = segment.next
-        self._next = max(self._next, self._first)
-
-    def _delete_replaced(self, path: str) -> None:
-        """The replacement has its place. The crash came before it was deleted, and maybe before that was safe."""
-        try:
-            self._sync_folder()
-        except OSError:
-            return
-        try_unlink(path)
 
     def _load_journal(self) -> None:
         live = [(number, piece) for number, piece in self._journal.load() if number >= self._next]
@@ -193,7 +150,7 @@ class Spool:
     def _find_lost(self) -> None:
         """Go through all numbers that are not released."""
         known = self._first
-        for segment in self._segments:
+        for segment in self._segments.all:
             self._lose(range(known, segment.first))
             for numbers in segment.unreadable():
                 self._lose(numbers)
@@ -230,12 +187,12 @@ class Spool:
     @property
     def size_bytes(self) -> int:
         """What the folder takes up, all files together, the reserve as if it were always there."""
-        return self._bytes
+        return self._segments.size_bytes + self._journal.size_bytes + self._fixed_bytes
 
     @property
     def is_synced(self) -> bool:
         """Whether a power cut can take none of the entries."""
-        return self._is_folder_synced and all(segment.is_synced for segment in reversed(self._segments))
+        return self._segments.is_synced
 
     @property
     def journal_is_roomy(self) -> bool:
@@ -246,14 +203,14 @@ class Spool:
 
     def append(self, entry: bytes) -> int:
         """Keep the entry; the pieces in the journal become obsolete with it. Returns its number."""
-        self._check_open()
+        self._folder.check_held()
         if self._recovered_from is not None:
             return self._append_whole([entry])
         frame_bytes = self._frame_bytes(entry)
         try:
             self._append(entry, frame_bytes)
         except OSError as error:
-            raise SpoolUnwritable(f"spool {self._folder}: {error}") from error
+            raise SpoolUnwritable(f"spool {self._folder.path}: {error}") from error
         number = self._next
         self._next = number + 1
         self._count += 1
@@ -264,7 +221,7 @@ class Spool:
     def append_recovered(self, entries: Sequence[bytes]) -> None:
         """Keep what the pieces of the last process have become, all of it or nothing. These are one entry, or at least
         as many as there are numbers that pieces are for."""
-        self._check_open()
+        self._folder.check_held()
         if len(entries) == 1:
             self.append(entries[0])
         else:
@@ -272,20 +229,19 @@ class Spool:
 
     def _frame_bytes(self, entry: bytes) -> int:
         if HEADER_BYTES + len(entry) > self._max_bytes // 2:
-            raise EntryTooLarge(f"spool {self._folder}: {len(entry)} bytes, more than half of {self._max_bytes}")
+            raise EntryTooLarge(f"spool {self._folder.path}: {len(entry)} bytes, more than half of {self._max_bytes}")
         return HEADER_BYTES + len(entry)
 
     def _append(self, entry: bytes, frame_bytes: int) -> None:
-        active = self._active
+        active = self._segments.active
         if active is None or (active.offsets and active.size_bytes + frame_bytes > self._segment_bytes):
-            active = self._roll(frame_bytes)
+            self._roll(frame_bytes)
         else:
             self._check_room(frame_bytes - self._journal_gives_back())
         if self._fsync == "batch":
-            self._sync_folder()
+            self._folder.sync()
         self._keep_what_is_left_over()
-        active.append(entry, durable=self._fsync == "batch")
-        self._bytes += frame_bytes
+        self._segments.append(entry, durable=self._fsync == "batch")
 
     def _append_whole(self, entries: Sequence[bytes]) -> int:
         """Write what the pieces have become, in a segment of its own. Returns the number of the last entry.
@@ -297,19 +253,19 @@ class Spool:
         first = self._end()
         size_bytes = len(head_of_segment(first)) + sum(map(self._frame_bytes, entries))
         self._check_room(size_bytes - self._journal_gives_back())
-        path, draft = self._path_of(first), os.path.join(self._folder, "draft")
+        path, draft = self._segments.path_of(first), self._folder.within("draft")
         try:
-            self._sync_entries()  # of a killed process, whose pieces it makes obsolete too
+            self._segments.sync()  # of a killed process, whose pieces it makes obsolete too
             if len(entries) == 1:
                 segment = Segment.replacement(path, draft, first, self._next, entries[0])
             else:
                 segment = Segment.whole(path, draft, first, entries)
         except OSError as error:
             try_unlink(draft)
-            raise SpoolUnwritable(f"spool {self._folder}: {error}") from error
+            raise SpoolUnwritable(f"spool {self._folder.path}: {error}") from error
         segment.close()
         self._recovered_from = None
-        self._add(segment)
+        self._segments.add(segment)
         self._next = segment.next
         self._count += len(entries)
         self.delete_released()
@@ -320,20 +276,17 @@ class Spool:
         """Keep a piece of the entry that will have this number (the next one), until it is appended."""
         number = self._next if for_number is None else for_number
         if number < max(self._next, self._journal.newest):
-            raise ValueError(f"spool {self._folder}: a piece for entry {number}, the next entry is {self._next}")
-        self._check_open()
+            raise ValueError(f"spool {self._folder.path}: a piece for entry {number}, the next entry is {self._next}")
+        self._folder.check_held()
         self._check_room(self._journal.growth_bytes(piece))
-        size_bytes = self._journal.size_bytes
         try:
-            if not size_bytes:
-                self._names += 1
+            if not self._journal.size_bytes:
+                self._folder.names += 1
             self._journal.write(piece, number, durable=self._fsync == "batch")
             if self._fsync == "batch":
-                self._sync_folder()
+                self._folder.sync()
         except OSError as error:
-            raise SpoolUnwritable(f"spool {self._folder}: journal: {error}") from error
-        finally:
-            self._bytes += self._journal.size_bytes - size_bytes
+            raise SpoolUnwritable(f"spool {self._folder.path}: journal: {error}") from error
 
     def sync(self, *, force: bool = False) -> None:
         """Return when everything written so far is safe from a power cut. With `never`, only if forced."""
@@ -341,33 +294,33 @@ class Spool:
             return
         try:
             # In this order: what is safe in pieces for a later entry is told only if the entries before it are there.
-            self._sync_entries()
+            self._segments.sync()
             if not self._journal.is_synced:
                 self._journal.sync()
         except OSError as error:
-            raise SpoolUnwritable(f"spool {self._folder}: {error}") from error
+            raise SpoolUnwritable(f"spool {self._folder.path}: {error}") from error
         self._rewind_journal()
 
     def unsynced(self) -> Unsynced | None:
         """What `sync` would sync now, for another thread to do it; say `synced` when it has. None: nothing."""
         written: list[tuple[Segment | Journal, int]] = [
-            (each, each.writes) for each in self._segments if not each.is_synced
+            (each, each.writes) for each in self._segments.all if not each.is_synced
         ]
         if not self._journal.is_synced:
             written.append((self._journal, self._journal.writes))
-        if not written and self._is_folder_synced:
+        if not written and self._folder.is_synced:
             return None
         handles: list[int] = []
         try:
             for each, _ in written:
                 handles.append(each.handle())
-            if not self._is_folder_synced:
-                handles.append(os.dup(self._folder_fd))
+            if not self._folder.is_synced:
+                handles.append(self._folder.handle())
         except OSError as error:
             for handle in handles:
                 os.close(handle)
-            raise SpoolUnwritable(f"spool {self._folder}: {error}") from error
-        return Unsynced(handles, written, self._journal.round, self._journal.newest, self._names)
+            raise SpoolUnwritable(f"spool {self._folder.path}: {error}") from error
+        return Unsynced(handles, written, self._journal.round, self._journal.newest, self._folder.names)
 
     def synced(self, unsynced: Unsynced, *, failed: bool = False) -> None:
         """Another thread has synced that, or has failed to; what was written since then is not part of it."""
@@ -375,28 +328,23 @@ class Spool:
             for file, _ in unsynced.written:
                 file.is_doubtful = True
             return
-        self._safe_names = max(self._safe_names, unsynced.names)
+        self._folder.synced(unsynced.names)
         for file, writes in unsynced.written:
             if file.writes == writes:
                 file.is_synced = True
         if self._journal.round == unsynced.round and any(file is self._journal for file, _ in unsynced.written):
             self._journal.synced_through = max(unsynced.newest, self._journal.synced_through)
-        for segment in self._segments:
-            if segment.is_synced and segment is not self._active and segment is not self._reading:
-                segment.close()
+        self._segments.close_synced()
         self._rewind_journal()
 
     def release(self, through: int) -> None:
         """The entries up to this number were acknowledged: they are not needed any more."""
         if through >= self._next:
-            raise ValueError(f"spool {self._folder}: entry {through} released, the next entry is {self._next}")
+            raise ValueError(f"spool {self._folder.path}: entry {through} released, the next entry is {self._next}")
         if through < self._first:
             return
-        self._check_open()
-        for segment in self._segments:
-            if segment.first > through:
-                break
-            self._count -= segment.count(self._first, through)
+        self._folder.check_held()
+        self._count -= self._segments.count(self._first, through)
         self._first = through + 1
         self._released.save(self._first)
         self.delete_released()
@@ -408,61 +356,34 @@ class Spool:
         if self._next <= journal.synced_through and self._next < journal.newest and not journal.is_synced:
             journal.sync()
 
-    def _roll(self, frame_bytes: int) -> Segment:
+    def _roll(self, frame_bytes: int) -> None:
         """Begin a new segment, with room for what comes first into it."""
-        path = self._path_of(self._next)
+        path = self._segments.path_of(self._next)
         self._check_room(len(head_of_segment(self._next)) + frame_bytes - self._journal_gives_back())
         durable = self._fsync != "never"
         if self._journal.holds_synced:
-            self._sync_entries()  # a later segment makes its pieces obsolete, so these must be as safe as they
-        segment = Segment.create(path, os.path.join(self._folder, "draft"), self._next, durable=durable)
-        if self._active is not None:
-            self._active.close()
-        self._add(segment)
-        self._active = segment
+            self._segments.sync()  # a later segment makes its pieces obsolete, so these must be as safe as they
+        segment = Segment.create(path, self._folder.within("draft"), self._next, durable=durable)
+        if self._segments.active is not None:
+            self._segments.active.close()
+        self._segments.add(segment)
+        self._segments.active = segment
         if durable:
-            self._sync_folder()
+            self._folder.sync()
         self.delete_released()
-        return segment
-
-    def _add(self, segment: Segment) -> None:
-        """Another segment, the newest."""
-        if self._segments and self._segments[-1].first == segment.first:
-            self._forget(self._segments.pop())  # it had no entries; its name is the new one's
-        self._segments.append(segment)
-        self._bytes += segment.size_bytes
-        self._names += 1
 
     def _check_room(self, more_bytes: int) -> None:
-        if more_bytes > 0 and self._bytes + more_bytes > self._max_bytes:
+        if more_bytes > 0 and self.size_bytes + more_bytes > self._max_bytes:
             self.delete_released()  # a disk that was full may have kept it from being done
-        if more_bytes > 0 and self._bytes + more_bytes > self._max_bytes:
+        if more_bytes > 0 and self.size_bytes + more_bytes > self._max_bytes:
             raise SpoolFull(
-                f"spool {self._folder}: {self._bytes} bytes in {self._count} entries, "
+                f"spool {self._folder.path}: {self.size_bytes} bytes in {self._count} entries, "
                 f"{more_bytes} more would exceed {self._max_bytes}"
             )
 
     def _journal_gives_back(self) -> int:
         """How many bytes the next entry makes obsolete: a journal must not keep out the entry that empties it."""
         return self._journal.size_bytes if self._journal.is_roomy and self._journal.newest <= self._next else 0
-
-    def _sync_entries(self) -> None:
-        """What segments hold, and that there are segments of these names."""
-        for segment in self._segments:
-            if not segment.is_synced:
-                segment.sync()
-                if segment is not self._active and segment is not self._reading:
-                    segment.close()
-        self._sync_folder()
-
-    @property
-    def _is_folder_synced(self) -> bool:
-        return self._safe_names == self._names
-
-    def _sync_folder(self) -> None:
-        if not self._is_folder_synced:
-            os.fsync(self._folder_fd)
-            self._safe_names = self._names
 
     def _rewind_journal(self) -> None:
         """Use the journal's room again, if its pieces are in entries as safe as they were themselves."""
@@ -472,10 +393,8 @@ class Spool:
             if self._journal.holds_synced and not self.is_synced:
                 if not self._journal.is_roomy:
                     return
-                self._sync_entries()
-            size_bytes = self._journal.size_bytes
+                self._segments.sync()
             self._journal.rewind()
-            self._bytes += self._journal.size_bytes - size_bytes
         except OSError:
             pass  # it stays as it is until the disk is well again
 
@@ -485,31 +404,20 @@ class Spool:
         It alone knows the next number after a power cut, for what `released` says is never synced. Opening deletes
         nothing: the owner may want to read first what they tell.
         """
-        while len(self._segments) > 1 and self._segments[1].first <= self._first:
-            if not self._may_delete() or not try_unlink(self._segments[0].path):
+        segments = self._segments
+        while len(segments.all) > 1 and segments.all[1].first <= self._first:
+            if not self._may_delete() or not segments.delete_oldest():
                 return
-            self._forget(self._segments.pop(0))
 
     def _may_delete(self) -> bool:
         """Have the owner keep what it has learnt from entries that go, so that a power cut cannot take both. Nor may it
         take the name of the newest segment, whatever the fsync policy: the numbers would begin again."""
         try:
             self.before_deleting()
-            self._sync_folder()
+            self._folder.sync()
         except OSError:
             return False
         return True
-
-    def _forget(self, segment: Segment) -> None:
-        segment.close()
-        self._bytes -= segment.size_bytes
-        if segment is self._active:
-            self._active = None
-        if segment is self._reading:
-            self._reading = None
-
-    def _path_of(self, first: int) -> str:
-        return os.path.join(self._folder, f"{first:020}.v{_VERSION}")
 
     # -- reading
 
@@ -526,37 +434,22 @@ class Spool:
 
     def kept(self) -> Iterator[Entry]:
         """All entries that are on disk, also the released ones: nobody waits for them, but they tell what was."""
-        number = self._segments[0].first if self._segments else self._first
+        number = self._segments.all[0].first if self._segments.all else self._first
         while (entry := self._entry_from(number)) is not None:
             yield entry
             number = entry.last + 1
 
     def _entry_from(self, number: int) -> Entry | None:
-        index = max(bisect_right(self._segments, number, key=_first_of) - 1, 0)
-        for segment in self._segments[index:]:
-            while (readable := segment.readable_from(number)) is not None:
-                entry = self._read_from(segment, readable)
-                if entry is not None:
-                    return entry
-        return None
-
-    def _read_from(self, segment: Segment, number: int) -> Entry | None:
-        """The entry for this number; one file besides the active one stays open for the next time."""
-        if segment is not self._reading:
-            if self._reading is not None and self._reading is not self._active:
-                self._reading.close()
-            self._reading = segment
-        try:
-            found = segment.read(number)
-        except OSError as error:
-            raise SpoolUnusable(f"spool {self._folder}: {error}") from error
-        if found is None:
+        while (found := self._segments.readable_from(number)) is not None:
+            segment, readable = found
+            entry = self._segments.read(segment, readable)
+            if entry is not None:
+                first, last, data = entry
+                return Entry(max(first, self._first), last, data)
             self._count -= 1
-            through = number if segment.replaced_through is None else segment.replaced_through
-            self._lose(range(number, through + 1))
-            return None
-        first, last, data = found
-        return Entry(max(first, self._first), last, data)
+            through = readable if segment.replaced_through is None else segment.replaced_through
+            self._lose(range(readable, through + 1))
+        return None
 
     # -- giving up entries
 
@@ -584,12 +477,13 @@ class Spool:
         It is safe from a power cut when this returns, whatever the fsync policy, and needs no room on the disk as long
         as it is smaller than the reserve.
         """
-        self._check_open()
+        self._folder.check_held()
         segments = self._oldest_segments()
         if not segments:
-            raise EntryMissing(f"spool {self._folder}: no entry is left to be replaced")
+            raise EntryMissing(f"spool {self._folder.path}: no entry is left to be replaced")
         first = segments[0].first
-        last = (self._segments[len(segments)].first if len(segments) < len(self._segments) else self._end()) - 1
+        after = self._segments.all[len(segments) :]
+        last = (after[0].first if after else self._end()) - 1
         more_bytes = len(head_of_segment(first)) + HEADER_BYTES + len(entry)
         more_bytes -= sum(segment.size_bytes for segment in segments)
         self._check_room(more_bytes)
@@ -597,17 +491,13 @@ class Spool:
             replacement = Segment.replacement(segments[0].path, self._reserve, first, last, entry)
         except OSError as error:
             hold_room(self._reserve, self._reserve_bytes)
-            raise SpoolUnwritable(f"spool {self._folder}: {error}") from error
+            raise SpoolUnwritable(f"spool {self._folder.path}: {error}") from error
         # From here on the others are history: opening deletes what the replacement stands for.
         self._count += 1 - sum(segment.count(self._first, last) for segment in segments)
-        for segment in segments:
-            self._forget(segment)
-        self._segments[: len(segments)] = [replacement]
-        self._bytes += replacement.size_bytes
+        self._segments.replace(len(segments), replacement)
         replacement.close()
-        self._names += 1
         try:
-            self._sync_folder()
+            self._folder.sync()
             for segment in segments[1:]:
                 os.unlink(segment.path)
         except OSError:
@@ -620,9 +510,9 @@ class Spool:
 
     def _oldest_segments(self) -> list[Segment]:
         """The replacement at the beginning, if there is one, and all up to the first segment that can be given up."""
-        for index, segment in enumerate(self._segments):
+        for index, segment in enumerate(self._segments.all):
             if segment.replaced_through is None and segment.count(self._first, self._next):
-                return self._segments[: index + 1]
+                return self._segments.all[: index + 1]
         return []
 
     # -- closing
@@ -630,27 +520,16 @@ class Spool:
     def close(self) -> None:
         """Sync what the policy asks for, and let others have the folder."""
         try:
-            if self._lock_fd >= 0:
+            if self._folder.is_held:
                 self.sync()
         finally:
             self._close_files()
 
     def _close_files(self) -> None:
-        for segment in self._segments:
-            segment.close()
-        self._active = None
+        self._segments.close()
         self._journal.close()
         self._released.close()
-        for fd in (self._folder_fd, self._lock_fd):
-            if fd >= 0:
-                os.close(fd)
-        self._folder_fd = self._lock_fd = -1
-
-    def _check_open(self) -> None:
-        if self._lock_fd < 0:
-            raise SpoolUnusable(f"spool {self._folder}: it is closed")
-        if not os.fstat(self._folder_fd).st_nlink:  # what is written now would be gone with the process
-            raise SpoolUnusable(f"spool {self._folder}: somebody has deleted it")
+        self._folder.close()
 
     def __enter__(self) -> Spool:
         return self

@@ -7,11 +7,12 @@ is written anew before it is synced again.
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 
 from edge_agent.spool.files import write_anew
 
 
-class WrittenFile:
+class WrittenFile(ABC):
     """What journal and segments have in common."""
 
     __slots__ = ("_fd", "is_doubtful", "is_synced", "path", "size_bytes", "writes")
@@ -61,10 +62,10 @@ class WrittenFile:
         """How much of it was written and still counts."""
         return self.size_bytes
 
+    @abstractmethod
     def _is_whole(self, data: bytes) -> bool:
         """Whether that is what was written."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _opened(self) -> int:
         """A handle of the file."""
-        raise NotImplementedError

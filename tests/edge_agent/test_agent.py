@@ -235,6 +235,50 @@ def test_an_agent_that_was_stopped_by_a_defect_says_so(
     made.close(0.0)
 
 
+def test_who_waits_for_the_disk_leaves_no_more_behind_the_longer_it_takes(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge_agent.outbox.outbox._LOOK_S", 0.01)
+    monkeypatch.setattr(agent._outbox, "step", lambda now: now + 0.01)  # as if it took nothing
+    with pytest.raises(TimeoutError, match=r"not on disk after 0\.3 s"):
+        agent.flush(0.3)
+    assert len(agent._outbox._queue) <= 1 + 1, "besides how the agent is"
+
+
+def test_an_agent_whose_disk_stands_still_does_not_write_into_the_files_of_its_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is closed, and the numbers of its files would be given to others, while its thread still waits for a sync."""
+    monkeypatch.setattr("edge_agent.agent._STUCK_S", 0.2)
+    goes_on, is_stuck = threading.Event(), threading.Event()
+    sync = os.fdatasync
+
+    def stuck(fd: int) -> None:
+        if not goes_on.is_set():
+            is_stuck.set()
+            goes_on.wait(30.0)
+        sync(fd)
+
+    agent = Agent(settings(tmp_path / "spool", fsync="batch", flush_s=0.01)).start()
+    wait_until(lambda: agent.status()["batches"], "the agent to have started")
+    monkeypatch.setattr(os, "fdatasync", stuck)
+    agent.put(event(1), 100)
+    assert is_stuck.wait(10.0)
+    agent.close(0.0)
+    assert "the disk stands still" in caplog.text
+    with pytest.raises(SpoolLocked):
+        Agent(settings(tmp_path / "spool"))
+    files = [(tmp_path / f"mine-{number}").open("w+b", buffering=0) for number in range(20)]
+    goes_on.set()
+    agent._thread.join(10.0)
+    assert not agent._thread.is_alive()
+    assert [file.read() for file in files] == [b""] * 20
+    for file in files:
+        file.close()
+    Agent(settings(tmp_path / "spool")).close(0.0)
+    assert [each.key for each in records(tmp_path / "spool") if hasattr(each, "key")] == [1]
+
+
 # kill -9
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from protocol.plan import PlanError
 from protocol.records import END_OF_TIME, Origin, OriginKind
 from protocol.wire import crossing as crossing_module
 from protocol.wire.answers import Answer, Logged, Taken, encode_answer
-from protocol.wire.crossing import Crossing
+from protocol.wire.crossing import Crossing, packed
 from tests.edge_agent.spooled import NOWHERE
 from tests.support.waiting import wait_until
 
@@ -159,6 +160,28 @@ def test_what_all_receivers_have_taken_is_let_go(tmp_path: Path) -> None:
         wait_until(lambda: not agent.status()["sends"]["passed on"]["not_taken"], "the crossing is let go")
         assert agent.failure is None
         agent.close(0.0)
+
+
+def test_who_waits_for_room_goes_on_as_soon_as_a_receiver_has_made_some(tmp_path: Path) -> None:
+    """Not a second later: a sender would send a spool full in each."""
+    settings = Settings(name="hub", gateway=NOWHERE, spool=str(tmp_path), spool_bytes=64 << 10, when_full="block")
+    agent = Agent(settings, relay().document())
+    assert agent.exchange is not None
+    outbox, send, now = agent._outbox, agent.exchange._sends["passed on"], monotonic()
+    origin = Origin(OriginKind.REMOTE, send.stream, 0, 0)
+    rows = packed([(ts, {"noise": os.urandom(1_000)}, origin) for ts in range(80)], agent.packer)
+    send.add(rows[:79], 78, 78, False, now)
+    assert send.step(now) == now + 1.0, "there is no room"
+    outbox.after(lambda: send.add(rows[79:], 79, 79, False, now))
+    outbox.hurry()
+    outbox.step(now)
+    outbox.step(now + 0.1)
+    assert outbox.trouble and send.trouble
+    agent.exchange.taken(Taken("lab", "passed on", send.spool_id, send.spool.next), now + 0.2)
+    send.step(now + 0.2)
+    outbox.step(now + 0.2)
+    assert not send.trouble and not outbox.trouble
+    agent.close(0.0)
 
 
 def test_tuples_leave_when_the_plan_of_this_start_is_in_the_log(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from edge_agent.outbox.giving_up import REASON, replacement
 from protocol.ids import StreamId
-from protocol.records import Assertion, Declared, Delivery, End, Gap, Lost, Received, SourcePayload
+from protocol.records import Assertion, Declared, Delivery, End, Gap, Lost, Progress, Received, SourcePayload, Status
 from protocol.wire.batch import Batch, Header, decode_batch, encode_batch
 from protocol.wire.sections import Kind, pending
 from tests.edge_agent.records import AGENT, PACKER, begun
@@ -40,6 +40,12 @@ def test_what_the_batches_held_is_named_exactly() -> None:
     lost = (Lost("alerts", 3, 3), Lost("keys", 8, 8), Lost("reports", 10, 11))
     assert records == [Gap(REASON, 1, 1, (4, 6), lost, (20, 22))]
     assert count == 7
+
+
+def test_what_the_next_one_says_again_is_not_counted() -> None:
+    status = Status(0, 0, 0, 0, 0, 0, {}, {})
+    _, _, count = replaced(batch(0, begun(0), Progress(stream(1), 5, 5), status), batch(1, Progress(stream(1), 9, 9)))
+    assert count == 1
 
 
 def test_plan_end_and_older_losses_are_kept() -> None:

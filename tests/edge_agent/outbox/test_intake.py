@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from edge_agent.outbox.memory import Memory
 from protocol.records import Declared, Gap, Progress, SourcePayload
 from tests.edge_agent.records import (
     ALERTS,
@@ -17,6 +18,7 @@ from tests.edge_agent.records import (
     STREAM,
     Bench,
     begun,
+    crashed,
 )
 
 
@@ -90,6 +92,35 @@ def test_tuples_that_are_dropped_from_memory_are_named(tmp_path: Path, disk: lis
         assert bench.outbox.state.next_seqs == {"reports": 400}
 
 
+def test_numbers_of_what_was_dropped_are_used_up_only_when_a_gap_on_disk_names_them(
+    tmp_path: Path, disk: list[str]
+) -> None:
+    """A disk that is full takes no batch, but notes, which have their room already; and the process is killed."""
+    with Bench(tmp_path / "agent", memory_bytes=LEAST_MEMORY_BYTES, flush_s=0.1, batch_age_s=0.2) as bench:
+        bench.put(begun(0), SourcePayload(STREAM, 0, 0, "x"))
+        bench.outbox.begin()
+        bench.outbox.hurry()
+        bench.step()
+        disk += ["up/"]
+        count = filled(bench)
+        bench.put(*[SourcePayload(STREAM, seq, seq, "x" * 300) for seq in range(1, 400)])
+        bench.step(1.0)
+        assert bench.outbox.trouble and bench.outbox.dropped > count
+        with_gap_in_memory = Memory(crashed(tmp_path / "agent"))
+        with_gap_in_memory.close()
+        disk.clear()
+        for _ in range(8):
+            bench.step(1.0)
+        records = [each for batch in bench.batches() for each in batch.records()]
+        with_gap_on_disk = Memory(crashed(tmp_path / "agent", "later"))
+        with_gap_on_disk.close()
+    last, later = with_gap_in_memory.last, with_gap_on_disk.last
+    assert last is not None and later is not None
+    assert (last.next_event, last.next_seqs) == (1, {"reports": 1})
+    assert len([each for each in records if isinstance(each, Gap)]) == 1, "though it was tried twice"
+    assert (later.next_event, later.next_seqs) == (1 + count, {"reports": 400})
+
+
 def test_what_can_be_done_without_is_forgone_when_memory_is_full(tmp_path: Path, disk: list[str]) -> None:
     """Tuples for other agents wait for the records before them, which a full disk does not take."""
     done: list[int] = []
@@ -107,6 +138,24 @@ def test_what_can_be_done_without_is_forgone_when_memory_is_full(tmp_path: Path,
         assert len(forgone) > 200 and len(done) > 20
         assert sorted(forgone + done) == list(range(300))
         assert bench.outbox.held_bytes == 0
+
+
+def test_after_a_moment_of_standing_still_callers_are_slowed_down_again(tmp_path: Path) -> None:
+    """A disk that was only slow, once, has not failed: nothing ends that could be waited for."""
+    with Bench(tmp_path, memory_bytes=LEAST_MEMORY_BYTES, flush_s=0.1, batch_age_s=0.2) as bench:
+        filled(bench)
+        bench.put(begun(0))
+        dropped = bench.outbox.dropped
+        assert dropped, "nobody writes, and that takes too long"
+        for _ in range(3):
+            bench.step(1.0)
+        filled(bench)
+        putting = threading.Thread(target=bench.put, args=[begun(0)])
+        putting.start()
+        bench.step(1.0)
+        bench.step(1.0)
+        putting.join(5.0)
+        assert bench.outbox.dropped == dropped
 
 
 def test_memory_stays_bounded_however_long_the_disk_stands_still(tmp_path: Path, disk: list[str]) -> None:

@@ -152,7 +152,7 @@ def test_after_a_failed_sync_everything_is_written_anew(
         written = [*segments(folder), folder / "journal"]
         before = [path.read_bytes() for path in written]
         monkeypatch.setattr(os, "pwrite", noting_pwrite)
-        for file in (spool._segments[0], spool._journal):
+        for file in (spool._segments.all[0], spool._journal):
             if is_aside:
                 aside = spool.unsynced()
                 assert aside is not None
@@ -183,7 +183,7 @@ def test_what_is_gone_after_a_failed_sync_is_not_taken_for_safe(tmp_path: Path, 
         spool.append(b"zero")
         spool.journal(b"piece")
         disk.sync_error = errno.EIO
-        file: Journal | Segment = spool._journal if name == "journal" else spool._segments[0]
+        file: Journal | Segment = spool._journal if name == "journal" else spool._segments.all[0]
         with pytest.raises(OSError, match="Input/output error"):
             file.sync()
         disk.sync_error = 0

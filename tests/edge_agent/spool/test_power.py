@@ -32,7 +32,7 @@ def after_power_cut(disk: StrictDisk, spool: Spool, fsync: Fsync = "interval") -
 
 
 def opened_anew(disk: StrictDisk, gone: Spool, fsync: Fsync) -> Spool:
-    gone._lock_fd = gone._folder_fd = -1  # its handles are closed, and their numbers are others' now
+    gone._folder._lock_fd = gone._folder._fd = -1  # its handles are closed, and their numbers are others' now
     return Spool.open(disk.folder, fsync=fsync)
 
 

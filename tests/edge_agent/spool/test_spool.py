@@ -258,7 +258,7 @@ def test_few_files_are_open_and_the_index_is_small(tmp_path: Path) -> None:
         assert len(contents(spool)) == 5000
         spool.release(2500)
         assert len(list(Path("/proc/self/fd").iterdir())) <= before + 4
-        index_bytes = sum(sys.getsizeof(segment.offsets) for segment in spool._segments)
+        index_bytes = sum(sys.getsizeof(segment.offsets) for segment in spool._segments.all)
         assert index_bytes < 2500 * 16
 
 
