@@ -57,6 +57,7 @@ _PROVLIGHT = "import zlib; import mqttsn.client"
 _THREADLINE = "from edge_agent.capture import Data, Task, Workflow; import edge_agent.agent"
 
 NOTHING = Contender("nothing", "nothing", "bench", "", "nowhere")
+COPY = Contender("copy", "copy", "bench", "", "nowhere")
 THREADLINE = Contender("threadline", "threadline", "edge_agent.capture", _THREADLINE, "gateway")
 PROVLIGHT = Contender("provlight", "provlight", "mqttsn", _PROVLIGHT, "gateway")
 PROVLIGHT_50 = Contender("provlight-50", "provlight", "mqttsn", _PROVLIGHT, "gateway", {"group": 50})

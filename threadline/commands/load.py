@@ -106,10 +106,11 @@ def load(
     from threadline.load.chain import Stopped
     from threadline.load.display import Display
     from threadline.load.fleet import usual_processes
+    from threadline.load.outcome import LoadOptions
     from threadline.load.profiles import profile_named
     from threadline.load.questions import MISSING, is_installed
     from threadline.load.report import page
-    from threadline.load.run import CannotLoad, LoadOptions, run
+    from threadline.load.run import CannotLoad, run
     from threadline.load.summary import document, lines
 
     settings: dict[str, Any] = {"spool_bytes": spool_bytes, "when_full": when_full, "qos": qos}
@@ -166,6 +167,8 @@ def load(
         fail(str(error), 1)
     except Stopped:
         fail("stopped before anything was measured", 128 + signals[0])
+    except KeyboardInterrupt:
+        fail("stopped at once: what was measured is thrown away", 128 + signals[-1])
     unwritten = (
         [] if json_file is None else _written("--json", json_file, json.dumps(document(outcome), indent=1) + "\n")
     )

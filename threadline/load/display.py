@@ -5,7 +5,8 @@ from __future__ import annotations
 from rich.console import Console
 from rich.status import Status
 
-from threadline.load.run import Listener, LoadOptions
+from threadline.load.outcome import LoadOptions
+from threadline.load.run import Listener
 from threadline.load.steps import Step
 from threadline.load.summary import step_line
 from threadline.load.watch import Sample

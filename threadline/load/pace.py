@@ -23,6 +23,8 @@ class Pace:
 
     def set_rate(self, per_s: float, now: float) -> None:
         """From now on; none at all is 0."""
+        if self._per_s:
+            self._miss(now)
         self._per_s = per_s
         self._begun = now - (self.steps / per_s if per_s else 0.0)
 
@@ -30,12 +32,17 @@ class Pace:
         """0 if a step is due, which counts as made then; else how long it is until the next one."""
         if not self._per_s:
             return math.inf
-        early_s = self._begun + (self.steps + self._phase) / self._per_s - now
+        early_s = self._miss(now)
         if early_s > 0:
             return early_s
+        self.steps += 1
+        return 0.0
+
+    def _miss(self, now: float) -> float:
+        """Leave out what is long overdue. How long it is until the next step is due, less than 0 if it is overdue."""
+        early_s = self._begun + (self.steps + self._phase) / self._per_s - now
         if -early_s > _MOST_BEHIND_S:
             missed = int(-early_s * self._per_s)
             self.missed += missed
             self._begun += missed / self._per_s
-        self.steps += 1
-        return 0.0
+        return early_s

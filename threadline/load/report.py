@@ -8,8 +8,8 @@ from html import escape
 from threadline.load.chain import GATEWAY, TRANSLATOR
 from threadline.load.flows import BATCHES, PUBLISHES, logged, stored
 from threadline.load.loss import Loss
+from threadline.load.outcome import Outcome
 from threadline.load.plots import Points, plot
-from threadline.load.run import Outcome
 from threadline.load.summary import (
     asked_for,
     components,

@@ -10,8 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from os import cpu_count
 from pathlib import Path
 from typing import Any
@@ -22,15 +20,13 @@ from threadline.load import chain as chains
 from threadline.load.breakdown import Breakdown
 from threadline.load.chain import SPARK, Chain, Stopped
 from threadline.load.fleet import DeviceEnd, Fleet
-from threadline.load.histogram import Histogram
 from threadline.load.latency import Arrivals
 from threadline.load.loss import Loss, held_by_log, log_ends, lost_before_graph, lost_before_log, unreadable
-from threadline.load.profiles import Profile, Said
-from threadline.load.questions import Asked, NoApi, Users, check_api
+from threadline.load.outcome import LoadOptions, Outcome
+from threadline.load.questions import NoApi, Users, check_api
 from threadline.load.quiet import distance, is_quiet
-from threadline.load.steps import CLOSE, Bottleneck, Step, Stepper, bottleneck, judge
+from threadline.load.steps import Step, Stepper, bottleneck, judge
 from threadline.load.watch import EVERY_S, Sample, Watch
-from threadline.load.worker import total
 
 _LOOK_S = 0.1
 _MOST_STEPS = 20
@@ -48,137 +44,6 @@ _MOST_STEP = 4  # times as long as asked for
 
 class CannotLoad(RuntimeError):
     """The run cannot be made as asked; the text says why and what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadOptions:
-    """What was asked for."""
-
-    profile: Profile
-    devices: int
-    rate: float
-    duration_s: float
-    processes: int
-    find_max: bool = False
-    step_s: float = 20.0
-    close: float = CLOSE
-    """How many times the highest rate that holds may be below the lowest that does not."""
-    users: int = 0
-    """That ask the API meanwhile."""
-    settings: dict[str, Any] = field(default_factory=dict)
-    """Of the agents."""
-    folder: Path | None = None
-    embedded: bool = False
-    with_spark: bool = True
-    """Whether it matters how far the graph is, not only the log."""
-    chain: Chain | None = None
-    """One that runs already. None: a new one is started."""
-    connect_s: float = 60.0
-    drain_s: float = 60.0
-    """How long everything may take to arrive, once it comes no nearer."""
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What came of it."""
-
-    options: LoadOptions
-    begun: datetime = field(default_factory=lambda: datetime.now(UTC))
-    connected: int = 0
-    connect_s: float = 0.0
-    from_s: float = 0.0
-    to_s: float = 0.0
-    """When the devices were at work, on the clock of the samples."""
-    samples: list[Sample] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
-    highest: Step | None = None
-    is_search_finished: bool = False
-    """Of --find-max: whether it is known that not much more than the highest rate is sustained."""
-    bottleneck: Bottleneck | None = None
-    ends: list[DeviceEnd] = field(default_factory=list)
-    losses: list[Loss] = field(default_factory=list)
-    checked: tuple[str, ...] = ()
-    """Where it was looked for losses."""
-    drained_s: float = 0.0
-    asked: Asked | None = None
-    was_stopped: bool = False
-    """Before the devices had spoken for as long as they should; later on nothing can be cut short."""
-    gone: dict[str, str] = field(default_factory=dict)
-    """Components of a chain that ran already, and when they died."""
-    failure: str | None = None
-    """Why it could not be brought to its end."""
-
-    @property
-    def said_in_all(self) -> Said:
-        """Also while it was warmed up."""
-        return total(end.said for end in self.ends)
-
-    @property
-    def at_work_s(self) -> float:
-        """For how long the devices spoke; 0 if they never did."""
-        return self.to_s - self.from_s
-
-    @property
-    def measured(self) -> list[Sample]:
-        """The looks from the moment on when the devices were at work, until everything had arrived."""
-        return [each for each in self.samples if each.at_s > self.from_s] if self.at_work_s else []
-
-    @property
-    def units(self) -> int:
-        """What was said in that time."""
-        return self._more(lambda each: each.said)
-
-    @property
-    def missed(self) -> int:
-        """What should have been said in that time and was not, as the processes of the devices were too slow."""
-        return self._more(lambda each: each.missed)
-
-    def _more(self, count_of: Callable[[Sample], int]) -> int:
-        before = [count_of(each) for each in self.samples if each.at_s <= self.from_s]
-        measured = self.measured
-        return count_of(measured[-1]) - (before[-1] if before else 0) if measured else 0
-
-    @property
-    def caller_us(self) -> Histogram:
-        return _merged(each.caller_us for each in self.measured)
-
-    @property
-    def late_ms(self) -> Histogram:
-        return _merged(each.late_ms for each in self.measured)
-
-    @property
-    def lost(self) -> list[Loss]:
-        """What will never arrive."""
-        return [loss for loss in self.losses if not loss.may_arrive]
-
-    @property
-    def delayed(self) -> list[Loss]:
-        """What has not arrived, and is still with the devices."""
-        return [loss for loss in self.losses if loss.may_arrive]
-
-    @property
-    def left(self) -> int:
-        """Batches that are still with the devices."""
-        return sum(end.left for end in self.ends)
-
-    @property
-    def unwritten(self) -> int:
-        """Records that the devices could not write."""
-        return sum(end.unwritten for end in self.ends)
-
-    @property
-    def is_whole(self) -> bool:
-        """All devices were there, everybody could do their work, and nothing is lost."""
-        were_there = self.failure is None and not self.gone and self.connected == self.options.devices
-        were_answered = self.asked is None or self.asked.was_answered or self.was_stopped
-        return were_there and were_answered and not self.losses and not self.left and not self.unwritten
-
-
-def _merged(parts: Iterator[Histogram]) -> Histogram:
-    found = Histogram()
-    for each in parts:
-        found.merge(each)
-    return found
 
 
 class Listener:
@@ -369,6 +234,7 @@ class _Run:
 
     def _find_max(self, watch: Watch) -> None:
         outcome, stepper = self._outcome, Stepper(self._options.rate, self._options.close)
+        cores = cpu_count() or 1
         while (rate := stepper.rate) is not None and len(outcome.steps) < _MOST_STEPS:
             self._listener.phase("")
             step = self._try(rate, watch)
@@ -378,7 +244,7 @@ class _Run:
             self._listener.step(step)
             if not step.is_known:  # and another rate would not be, either
                 break
-            stepper.went(rate, step.is_sustained)
+            stepper.went(rate, step.is_sustained, is_plausible=step.is_sustained or step.fills(cores))
             if not step.is_sustained and stepper.rate is not None:
                 watch.set_rate(0.0)
                 self._listener.phase("waiting for what has piled up")
@@ -389,7 +255,7 @@ class _Run:
         outcome.highest = sustained[-1] if sustained else None
         outcome.is_search_finished = stepper.rate is None
         outcome.was_stopped = self._stop.is_set() and not outcome.is_search_finished
-        outcome.bottleneck = bottleneck(failed[-1], cpu_count() or 1) if failed else None
+        outcome.bottleneck = bottleneck(failed[-1], cores) if failed else None
 
     def _try(self, rate: float, watch: Watch) -> Step | None:
         """For as long as was asked for, and longer until there are looks enough, and Spark has stored often enough, to

@@ -71,6 +71,10 @@ class Step:
     def is_sustained(self) -> bool:
         return self.is_known and not self.reasons
 
+    def fills(self, cores: int) -> bool:
+        """Whether all cores were busy."""
+        return self.machine_cores > _FULL * cores
+
     @property
     def verdict(self) -> str:
         if not self.is_known:
@@ -94,7 +98,8 @@ def judge(
     achieved = _achieved(some, settled_s)
     made = _slope([(each.at_s, each.acknowledged + each.unacknowledged) for each in some])
     kept = _share(_slope([(each.at_s, each.unacknowledged) for each in some]), made)
-    dropped = during[-1].dropped - during[0].dropped
+    before = [each.dropped for each in samples if each.at_s <= from_s]
+    dropped = during[-1].dropped - (before[-1] if before else 0)
     written = _trend(some, lambda each: each.counted(TRANSLATOR, "rows"))
     behind = _trend(some, lambda each: each.log_backlog)
     unread = None if written is None or behind is None else _share(behind, written)
@@ -171,6 +176,7 @@ class Stepper:
         self.highest: float | None = None
         """The highest rate that was sustained."""
         self.lowest_failed: float | None = None
+        self._doubted: set[float] = set()
         self._next = first
 
     @property
@@ -184,8 +190,12 @@ class Stepper:
             return None
         return self._next
 
-    def went(self, rate: float, is_sustained: bool) -> None:
-        """How it went. One that fails below one that held is believed: so much was luck."""
+    def went(self, rate: float, is_sustained: bool, *, is_plausible: bool = True) -> None:
+        """How it went. One that fails below one that held is believed: so much was luck. But one whose failure is not
+        plausible, as cores were idle, is tried once more: the search does not come back to it."""
+        if not is_plausible and rate not in self._doubted:
+            self._doubted.add(rate)
+            return
         if is_sustained:
             self.highest = max(rate, self.highest or 0.0)
         else:
@@ -214,7 +224,7 @@ def bottleneck(step: Step, cores: int) -> Bottleneck:
     the way only if they said too little."""
     chain = {name: used for name, used in step.cores.items() if name != SELF}
     why = "; ".join(step.reasons)
-    if chain and step.machine_cores > _FULL * cores:
+    if chain and step.fills(cores):
         by_use = sorted(chain, key=chain.__getitem__, reverse=True)
         used = ", ".join(f"{name} {chain[name]:.2f}" for name in by_use)
         return Bottleneck(by_use[0], f"all {cores} cores are busy: {used}; {why}")

@@ -10,7 +10,7 @@ from os import cpu_count
 from typing import Any
 
 from threadline.load.flows import BATCHES, PUBLISHES, logged, stored
-from threadline.load.run import Outcome
+from threadline.load.outcome import Outcome
 from threadline.load.steps import Step
 from threadline.load.watch import Sample
 
@@ -167,11 +167,14 @@ def at_work(outcome: Outcome) -> list[Sample]:
 
 
 def rates(outcome: Outcome) -> dict[str, float]:
-    """Of the components, while the devices spoke; without those that were not seen often enough."""
+    """Of the components, while the devices spoke, from the moment on when something came to them; without those that
+    were not seen often enough."""
     found: dict[str, float] = {}
     samples, profile = at_work(outcome), outcome.options.profile
     for flow in (PUBLISHES, BATCHES, logged(profile), stored(profile)):
         told = [(each.at_s, value) for each in samples if (value := flow.count(each)) is not None]
+        still = [place for place, (_, value) in enumerate(told) if value == told[0][1]]
+        told = told[max(still, default=0) :]
         if len(told) >= _LEAST_LOOKS:
             (first_s, first), (last_s, last) = told[0], told[-1]
             found[f"{flow.component} {flow.what}"] = (last - first) / (last_s - first_s)

@@ -110,6 +110,8 @@ class Crew:
                 break
         self._stopping.set()
         self._changed.set()
+        for each in self._members:
+            each.agent.let_go()  # whoever waits for room would not come to its end
 
     # How it is
 

@@ -16,7 +16,8 @@ from bench._goals import Report
 from bench._load_chain import growths
 from tests.threadline.load.samples import sample
 from threadline.load.chain import SPARK, Chain
-from threadline.load.run import LoadOptions, Outcome
+from threadline.load.outcome import LoadOptions, Outcome
+from threadline.load.profiles import profile_named
 
 
 def test_without_a_sustained_rate_there_is_none_to_stay_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,10 +26,22 @@ def test_without_a_sustained_rate_there_is_none_to_stay_at(monkeypatch: pytest.M
     report = Report("load", quick=True, json_file=None)
     bench.steady(report, Chain("127.0.0.1:9"), 0.0)
     assert [goal.name.partition(" (")[0] for goal in report.goals] == [
+        "share of that rate that was said",
         "most growth of a component's memory",
         "records lost",
     ]
     assert all(goal.line().endswith("missed") for goal in report.goals)
+
+
+def test_devices_that_say_too_little_do_not_stay_at_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    def idle(chain: Chain, profile: str, devices: int, rate: float, **_: float) -> Outcome:
+        options = LoadOptions(profile_named(profile), devices, rate, 20.0, 1)
+        return Outcome(options, from_s=0.0, to_s=20.0, samples=[sample(at_s, said=3 * at_s) for at_s in range(1, 21)])
+
+    monkeypatch.setattr(bench, "load", idle)
+    report = Report("load", quick=True, json_file=None)
+    bench.steady(report, Chain("127.0.0.1:9"), 100.0)
+    assert report.goals[0].line().endswith("measured 0.04286 wanted >= 0.95 missed")
 
 
 def test_memory_is_compared_by_the_quarters() -> None:

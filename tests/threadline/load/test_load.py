@@ -22,7 +22,7 @@ from protocol.wire.sections import Kind
 from tests.support.waiting import wait_until
 from threadline.cli import app
 from threadline.lab import GatewayService, TranslatorService, free_port, mqtt_broker
-from threadline.load.run import Outcome
+from threadline.load.outcome import Outcome
 from threadline.load.scrape import scrape
 
 END_S = 60.0
@@ -143,6 +143,19 @@ def test_a_signal_ends_it_with_what_was_measured(tmp_path: Path) -> None:
     assert figures(told)["was_stopped"] is True
     assert figures(told)["losses"] == []
     assert [each for each in children if each.is_running()] == []
+
+
+def test_a_second_signal_does_not_wait_and_says_what_that_means(tmp_path: Path) -> None:
+    told, folder = tmp_path / "load.json", tmp_path / "run"
+    options = ["--devices", "2", "--duration", "10m", "--without-spark", "--folder", str(folder)]
+    process = load(*options, "--json", str(told))
+    wait_until(lambda: (folder / "log").is_dir() and _has_results(folder / "log"), "the devices speak", END_S)
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    out, error = process.communicate(timeout=END_S)
+    assert (out, error) == ("", "threadline: stopped at once: what was measured is thrown away\n")
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not told.exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

@@ -33,6 +33,18 @@ def test_all_processes_together_make_as_many_steps_as_were_asked_for(
         assert len(set(made)) == len(made), "no two at the same moment"
 
 
+def test_what_was_overdue_when_a_rate_ends_was_missed() -> None:
+    """Whoever stood still until then has not even asked whether a step is due."""
+    pace = Pace(0.5)
+    pace.set_rate(100, 0.0)
+    assert pace.wait_s(0.005) == 0
+    pace.set_rate(0, 10.0)
+    assert (pace.steps, pace.missed) == (1, 998)
+    pace.set_rate(100, 20.0)
+    pace.set_rate(0, 20.5)
+    assert pace.missed == 998, "a moment is nothing to speak of"
+
+
 def test_a_new_rate_goes_on_from_now() -> None:
     pace = Pace(0.5)
     pace.set_rate(1, 0.0)

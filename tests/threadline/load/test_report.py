@@ -18,11 +18,11 @@ from tests.threadline.load.samples import sample
 from threadline.load.fleet import DeviceEnd
 from threadline.load.histogram import Histogram
 from threadline.load.loss import Loss
+from threadline.load.outcome import LoadOptions, Outcome
 from threadline.load.plots import plot
 from threadline.load.profiles import Said, profile_named
 from threadline.load.questions import Asked, Question
 from threadline.load.report import page, plots
-from threadline.load.run import LoadOptions, Outcome
 from threadline.load.steps import bottleneck, judge
 from threadline.load.summary import components, document, lines, rates
 
@@ -281,6 +281,14 @@ def test_a_rate_needs_some_looks() -> None:
     assert rates(made)["translator batches"] == pytest.approx(10)
     made.to_s = 13.5
     assert rates(made) == {}
+
+
+def test_a_rate_begins_when_something_comes() -> None:
+    """Spark is seconds behind: in a short run it would seem too slow."""
+    made = outcome()
+    for each in made.samples:
+        each.metrics["spark"]["edges"] = max(0, 100 * (each.at_s - 18))
+    assert rates(made)["spark edges"] == pytest.approx(100)
 
 
 def workflow() -> Outcome:

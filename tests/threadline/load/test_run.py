@@ -19,10 +19,11 @@ from threadline.load.breakdown import Breakdown
 from threadline.load.chain import SPARK, Chain, Stopped
 from threadline.load.fleet import DeviceEnd
 from threadline.load.loss import Loss
+from threadline.load.outcome import LoadOptions, Outcome
 from threadline.load.profiles import Said, profile_named
 from threadline.load.questions import Asked
 from threadline.load.report import page
-from threadline.load.run import CannotLoad, Listener, LoadOptions, Outcome, run
+from threadline.load.run import CannotLoad, Listener, run
 from threadline.load.summary import document, lines
 from threadline.load.watch import Sample
 
@@ -348,6 +349,25 @@ def test_up_to_the_log_nobody_has_to_tell_how_far_spark_is(tmp_path: Path, monke
     assert outcome.highest is not None
     assert outcome.is_search_finished
     assert outcome.bottleneck is not None
+
+
+@pytest.mark.parametrize("machine_cores", [1.0, 64.0])
+def test_a_rate_that_fails_though_cores_are_idle_is_tried_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine_cores: float
+) -> None:
+    """Spark is slow for a moment, and once: else all rates above would be out of the question."""
+    monkeypatch.setattr(runs, "cpu_count", lambda: 2)
+
+    def unlucky(at_s: float, said: float) -> Sample:
+        late_ms = 1_000 + 200 * min(at_s, 15.0)
+        dropped = int(max(0.0, said - 20_000))
+        return sample(at_s, said=said, late_ms=late_ms, dropped=dropped, machine_cores=machine_cores)
+
+    scripted(monkeypatch, unlucky)
+    first, *more = went(tmp_path, find_max=True, step_s=8.0, rate=100.0).steps
+    assert not first.is_sustained
+    assert (more[0].rate, more[0].is_sustained) == ((100.0, True) if machine_cores == 1.0 else (100.0 / 1.5, True))
+    assert (max(step.rate for step in more) > 100.0) is (machine_cores == 1.0)
 
 
 @pytest.mark.parametrize(("stops_at", "most_steps"), [(20.0, 20), (math.inf, 2)])

@@ -38,7 +38,7 @@ def test_a_rate_at_which_nothing_piles_up_is_sustained() -> None:
         ({"said": 80}, "the devices said 80 of 100 per second"),
         ({"unacknowledged": 1}, "10% of the batches stayed with the devices"),
         ({"acknowledged": 0, "unacknowledged": 50}, "100% of the batches stayed with the devices"),
-        ({"dropped": 8}, "the devices gave up 232 records"),
+        ({"dropped": 8}, "the devices gave up 240 records"),
         ({"rows_read": 15}, "Spark did not read 25% of the rows"),
         ({"late_ms": 100}, "results became 0.10 s later every second"),
     ],
@@ -95,8 +95,15 @@ def test_what_full_spools_give_up_is_not_sustained() -> None:
     """The devices say all that they should, and what they keep grows no more."""
     step = judged([sample(at_s, unacknowledged=400, dropped=50 * at_s) for at_s in SECONDS])
     assert step.kept == 0
-    assert step.reasons == ("the devices gave up 1,450 records",)
+    assert step.reasons == ("the devices gave up 1,500 records",)
     assert bottleneck(step, 2).component == TRANSLATOR
+
+
+def test_what_was_given_up_before_the_first_look_counts_and_before_the_step_does_not() -> None:
+    samples = [sample(at_s, dropped=7 if at_s < 10 else 5_007) for at_s in SECONDS]
+    for from_s, words in ((9.0, ("the devices gave up 5,000 records",)), (10.0, ())):
+        step = judge(samples, 100.0, from_s, 30.0, with_spark=True)
+        assert step is not None and step.reasons == words
 
 
 def test_a_backlog_that_grows_though_nothing_flows_is_told() -> None:
