@@ -3,9 +3,11 @@
     python -m tests.faults.chaos --duration 10m              # make chaos DURATION=10m
     python -m tests.faults.chaos --seed 123                  # that run again
 
-The report, report.md and report.json in a folder of its own in build/chaos, is written anew after every run; what a bad
-run has left behind is kept beside it. SIGTERM, SIGHUP and Ctrl-C end the run that is under way, and the report is
-written all the same. If the command is killed, a guard ends what it has started.
+The report, report.md and report.json in a folder of its own in build/chaos, is written anew after every run of the
+chain, and every few seconds while seeds are simulated; what a bad run of the chain has left behind is kept beside it.
+SIGTERM, SIGHUP and Ctrl-C end the run that is under way, and the report is written all the same. If the command is
+killed, a guard ends what a run of the chain has started, and removes its folder; that of a simulated run is removed by
+the next one that is started.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -30,8 +31,9 @@ import psutil
 
 from tests.faults.chain.run import Outcome, run
 from tests.faults.report import FILES, Report
-from tests.faults.simulation.runs import run_seed
+from tests.faults.simulation.runs import remove_left_behind, run_seed
 from threadline import durations
+from threadline.heeded import heeded
 from threadline.load.output_file import CannotWrite, try_output
 
 LAYERS = ("chain", "simulation", "both")
@@ -39,7 +41,7 @@ _SIMULATED_S = 20.0
 """For so long, seeds are simulated between two runs of the chain."""
 _JAVA_ENDS_S = 20.0
 _ROOT = Path(__file__).parents[2]
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_WRITE_S = 5.0
 
 
 class Interrupted(BaseException):
@@ -143,6 +145,8 @@ def _remove(folder: Path) -> None:
 
 def play_simulation(seeds: Iterable[int], report: Report) -> None:
     """Simulated runs; each stands for itself."""
+    remove_left_behind()
+    write_at = time.monotonic() + _WRITE_S
     for seed in seeds:
         try:
             summary = run_seed(seed)
@@ -152,6 +156,9 @@ def play_simulation(seeds: Iterable[int], report: Report) -> None:
             report.add_simulated(seed, told)
         else:
             report.add_simulated(seed, None, summary.happened)
+        if time.monotonic() >= write_at:
+            report.write()
+            write_at = time.monotonic() + _WRITE_S
 
 
 def seeds_until(time_s: float) -> Iterator[int]:
@@ -184,26 +191,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--report {error}")
     layer = "chain" if options.seed and options.layer == "both" else options.layer
     report = Report(options.report)
-    code = 0
+    came: list[int] = []
 
     def interrupt(number: int, _: FrameType | None) -> None:
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)
-        raise Interrupted(number)
+        came.append(number)
+        if len(came) == 1:  # more would disturb the cleaning
+            raise Interrupted
 
-    heard = [each for each in _SIGNALS if signal.getsignal(each) != signal.SIG_IGN]  # nohup ignores SIGHUP
-    before = {each: signal.signal(each, interrupt) for each in heard}
-    try:
-        _play(layer, options.seed, time.monotonic() + options.duration, report)
-    except Interrupted as stop:
-        say("told to stop: the run under way does not count")
-        code = 128 + int(stop.args[0])
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+    with heeded(interrupt):
+        try:
+            _play(layer, options.seed, time.monotonic() + options.duration, report)
+        except Interrupted:
+            say("told to stop: the run under way does not count")
     report.write()
     say(f"{report.summary()}\nreport: {options.report / 'report.md'}")
-    return code or int(not report.is_good)
+    return 128 + came[0] if came else int(not report.is_good)
 
 
 def _play(layer: str, seeds: Sequence[int] | None, until_s: float, report: Report) -> None:

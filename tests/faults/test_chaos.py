@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +18,8 @@ import pytest
 
 from tests.faults import chaos
 from tests.faults.simulation.__main__ import parse_seeds
-from tests.faults.simulation.runs import Summary
+from tests.faults.simulation.runs import Summary, remove_left_behind
+from tests.faults.simulation.world import temporary_root
 from tests.support.waiting import wait_until
 
 
@@ -124,6 +126,27 @@ def test_a_signal_ends_many_simulated_runs_with_what_was_found() -> None:
     assert out.splitlines()[-1].endswith("passed, 0 failed")
     assert error == ""
     assert [each for each in workers if each.is_running()] == []
+
+
+def test_a_signal_ends_a_single_simulated_run_with_nothing_left() -> None:
+    process = simulated("--seed", "2271", "--shrink")
+    folder = Path(temporary_root() or tempfile.gettempdir())
+    wait_until(lambda: list(folder.glob(f"threadline-faults-{process.pid}-*")), "it is at work", 20)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not list(folder.glob(f"threadline-faults-{process.pid}-*"))
+
+
+def test_what_killed_runs_have_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.faults.simulation.runs.temporary_root", lambda: str(tmp_path))
+    with subprocess.Popen(["true"]) as gone:
+        gone.wait()
+    mine, others = f"threadline-faults-{os.getpid()}-x", f"threadline-faults-{gone.pid}-x"
+    for name in (mine, others, "something-else"):
+        (tmp_path / name / "log").mkdir(parents=True)
+    remove_left_behind()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["something-else", mine]
 
 
 def test_if_the_command_is_killed_its_simulated_runs_end() -> None:

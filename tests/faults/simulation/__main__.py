@@ -18,7 +18,7 @@ from itertools import islice
 from types import FrameType
 from typing import NamedTuple
 
-from tests.faults.simulation.runs import Summary, run_seed, shrunk
+from tests.faults.simulation.runs import Summary, remove_left_behind, run_seed, shrunk
 from tests.faults.simulation.schedule import plan_run
 from threadline.heeded import SIGNALS, heeded
 
@@ -56,8 +56,10 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.jobs < 1:
         parser.error("--jobs: at least 1")
+    remove_left_behind()
     if arguments.seed is not None:
-        return shrink(arguments.seed) if arguments.shrink else show(arguments.seed)
+        with heeded(end):
+            return shrink(arguments.seed) if arguments.shrink else show(arguments.seed)
     if arguments.shrink:
         parser.error("--shrink is for one run: give it a --seed")
     return run_many(arguments.seeds, arguments.jobs)
@@ -69,6 +71,11 @@ def parse_seeds(text: str) -> range:
     if match is None or int(match[2] or match[1]) < int(match[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is not like 0-99")
     return range(int(match[1]), int(match[2] or match[1]) + 1)
+
+
+def end(number: int, _: FrameType | None) -> None:
+    """A signal ends a single run, which cleans up behind it."""
+    raise SystemExit(128 + number)
 
 
 def show(seed: int) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from math import inf
 from random import Random
@@ -12,6 +14,7 @@ from typing import Any
 from edge_agent.agent import Agent
 from edge_agent.config import Settings
 from edge_agent.exchange import Exchange
+from edge_agent.outbox import Outbox
 from edge_agent.plan_run import PlanRun
 from edge_agent.spool import Syncer
 from edge_agent.stream import Plan, Watermark
@@ -19,12 +22,14 @@ from edge_agent.transport import Client, State
 from protocol.records import Delivery, End, Progress, Record, SourcePayload
 from protocol.wire.crossing import Crossing
 from protocol.wire.sections import EventKind, Kind
-from tests.faults.simulation.disk import Disk, close_files
+from tests.faults.simulation.disk import Disk, Killed, close_files
 from tests.faults.simulation.fleet import SOURCE
 from tests.faults.simulation.timeline import Process, Timeline
 from tests.faults.simulation.truth import Life
 
 _EVENT_BYTES = 100
+NOBODY = 0
+"""The number of no thread."""
 
 
 class SteppedClient(Client):
@@ -46,6 +51,25 @@ class PromptSyncer(Syncer):
         finally:
             for handle in handles:
                 os.close(handle)
+
+
+class Room(threading.Condition):
+    """What a caller waits at until the writing thread has made room. There is but one thread: it writes meanwhile, as
+    far as it can. More time does not pass for whoever waits, so patience ends if that did not help."""
+
+    def __init__(self, outbox: Outbox, timeline: Timeline) -> None:
+        super().__init__(outbox._lock)
+        self._outbox = outbox
+        self._timeline = timeline
+
+    def wait(self, timeout: float | None = None) -> bool:
+        outbox = self._outbox
+        before = outbox.held_bytes
+        outbox.take_over()
+        outbox.step(self._timeline.now)
+        outbox._writer = NOBODY
+        outbox._standing_still = outbox.held_bytes >= before
+        return True
 
 
 class SteppedAgent(Agent):
@@ -131,22 +155,36 @@ class Device(Process):
         if self._plan is not None:
             self._run = NotedRun(agent, self._plan, self.life)
         agent.start()
+        agent._outbox._room = Room(agent._outbox, self.timeline)
 
     # What its program says
+
+    @contextmanager
+    def _speaking(self, agent: SteppedAgent) -> Iterator[None]:
+        """The program has the word: a caller, who is another thread. With `block` it would have to wait for things
+        that only happen afterwards, so its memory has no end. It may die when it makes the agent write."""
+        if self._settings.when_full != "block":
+            agent._outbox._writer = NOBODY
+        try:
+            yield
+        except Killed as error:
+            self.timeline.on_killed(self, error)
+        agent._outbox.take_over()
 
     def capture(self, number: int, noise_bytes: int) -> None:
         """Tasks begin and end."""
         agent, life = self.agent, self.life
         assert agent is not None and life is not None
-        for _ in range(number):
-            for kind in (EventKind.TASK_BEGUN, EventKind.TASK_ENDED):
-                ts = life.events
-                life.events += 1
-                packed = agent.packer.pack({"value": ts, "noise": self._dice.randbytes(noise_bytes)})
-                data = [(f"data-{ts}", "w", (), *packed)]
-                row: tuple[Any, ...] = (Kind.EVENT, kind, ts, ts // 2)
-                row += (0, f"task-{ts}", "f", [], data) if kind is EventKind.TASK_BEGUN else (0, "", data)
-                agent.put(row, _EVENT_BYTES + noise_bytes)
+        with self._speaking(agent):
+            for _ in range(number):
+                for kind in (EventKind.TASK_BEGUN, EventKind.TASK_ENDED):
+                    ts = life.events
+                    life.events += 1
+                    packed = agent.packer.pack({"value": ts, "noise": self._dice.randbytes(noise_bytes)})
+                    data = [(f"data-{ts}", "w", (), *packed)]
+                    row: tuple[Any, ...] = (Kind.EVENT, kind, ts, ts // 2)
+                    row += (0, f"task-{ts}", "f", [], data) if kind is EventKind.TASK_BEGUN else (0, "", data)
+                    agent.put(row, _EVENT_BYTES + noise_bytes)
         self._mark()
 
     def read(self, number: int, noise: int) -> None:
@@ -158,9 +196,11 @@ class Device(Process):
             self.clock_ms += dice.randrange(0, 400)
             ts = self.clock_ms - (dice.randrange(0, 250) if self._version else 0)
             items.append((ts, dice.getrandbits(noise)))
-        self._run.engine.feed(SOURCE, items)
-        if dice.random() < 0.3:
-            self._run.engine.feed(SOURCE, [Watermark(self.clock_ms)])
+        assert self.agent is not None
+        with self._speaking(self.agent):
+            self._run.engine.feed(SOURCE, items)
+            if dice.random() < 0.3:
+                self._run.engine.feed(SOURCE, [Watermark(self.clock_ms)])
         self._mark()
 
     def _mark(self) -> None:

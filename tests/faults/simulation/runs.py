@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,6 +18,7 @@ from tests.faults.simulation.schedule import FAULTS, Step, act, plan_run
 from tests.faults.simulation.world import Options, World, temporary_root
 
 _MOST_SHOWN = 20
+_PREFIX = "threadline-faults-"
 
 
 class RunFailed(AssertionError):
@@ -56,7 +59,7 @@ class Summary:
 
 def run(seed: int, options: Options, steps: Sequence[Step]) -> Summary:
     """Let it all happen, heal, and judge. RunFailed says what is wrong."""
-    with tempfile.TemporaryDirectory(dir=temporary_root(), prefix="threadline-faults-") as folder:
+    with tempfile.TemporaryDirectory(dir=temporary_root(), prefix=f"{_PREFIX}{os.getpid()}-") as folder:
         world = World(Path(folder), seed, options)
         with world.exists():
             for step in steps:
@@ -70,6 +73,14 @@ def run(seed: int, options: Options, steps: Sequence[Step]) -> Summary:
         rest = [f"... and {len(shown) - _MOST_SHOWN} findings more"] if len(shown) > _MOST_SHOWN else []
         raise RunFailed("\n".join([*shown[:_MOST_SHOWN], *rest]))
     return summary
+
+
+def remove_left_behind() -> None:
+    """The folders of runs whose processes were killed."""
+    for folder in Path(temporary_root() or tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
+        pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        if pid.isdecimal() and not Path("/proc", pid).exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def run_seed(seed: int) -> Summary:

@@ -38,11 +38,11 @@ def _capture(world: World, step: Step) -> None:
 
 
 def _flood(world: World, step: Step) -> None:
-    """More than fits into the spool, if nobody takes it."""
+    """More than fits into the spool, if nobody takes it, or even into memory, if the disk does not."""
     device = world.devices.get(step.agent)
     if device is not None and device.agent is not None:
         for _ in range(10):
-            device.capture(5, 700)
+            device.capture(25 if device.disk.is_full else 5, 700)
             world.run(0.3)
             if world.devices.get(step.agent) is not device:
                 return
@@ -270,7 +270,7 @@ def plan_run(seed: int) -> tuple[Options, list[Step]]:
         "batch_age_s": dice.choice((0.05, 1.0)),
         "spool_bytes": dice.choice((64 << 10, 1 << 20)),
         "window": dice.choice((4, 16)),
-        "memory_bytes": 64 << 20,
+        "memory_bytes": Random(f"{seed}/memory").choice((64 << 10, 64 << 20)),
         "keep_alive_s": 20,
         "status_s": 60.0,
     }
