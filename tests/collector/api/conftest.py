@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.collector.api.rich_store import fill
 from tests.collector.api.served import Served, serving
 
 
@@ -20,3 +21,11 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Another one, for tests that fill a store by themselves in a module whose tests share one."""
     with serving(tmp_path_factory.mktemp("other") / "graph.db") as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def rich(served: Served) -> Served:
+    """With something of everything in its store."""
+    with served.new_store() as writer:
+        fill(writer)
+    return served

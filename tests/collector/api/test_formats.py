@@ -11,7 +11,7 @@ import pytest
 
 from collector.api.models import Graph
 from collector.export import FORMATS, ROW_FORMATS
-from tests.collector.api.rich_store import KNOWN, fill
+from tests.collector.api.rich_store import KNOWN
 from tests.collector.api.served import Json, Served
 from tests.collector.export import test_csv_text as csv_text
 from tests.collector.export import test_graphml as graphml
@@ -50,13 +50,6 @@ ROWS: list[tuple[str, dict[str, Any]]] = [
     ("/v1/workflows", {}),
     ("/v1/workflows", {"name": "nothing"}),
 ]
-
-
-@pytest.fixture(scope="module")
-def rich(served: Served) -> Served:
-    with served.new_store() as writer:
-        fill(writer)
-    return served
 
 
 def document(served: Served, path: str, format: str, parameters: dict[str, Any], told: Json) -> bytes:
