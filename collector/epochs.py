@@ -69,6 +69,13 @@ class EpochState:
         """The names of the streams that go to other agents."""
         return sends_in(self.plan or self.plan_before)
 
+    @property
+    def may_be_awaited(self) -> bool:
+        """Whether anybody may wait for it, or for others because of it: for as long as it has not ended, if it takes
+        what others send or they what it sends, and if it has no plan, which would close what starts before it have
+        left open."""
+        return not self.ended or self.exchanges or (not self.plan and bool(self.plan_before))
+
     def trimmed(self, gap: Gap) -> Gap | None:
         """What of a gap is missing here, None if nothing is. An acknowledgement may have been lost, and then the agent
         names too much; after a crash it may know of less than has arrived. That a start was cut short is news in any

@@ -457,9 +457,7 @@ class ShardLog:
                 epochs.forget_early()
                 if state is None and not epochs.closing and agent not in unanswered:
                     del self._agents[agent]
-            if state is None or state.retired or silent_s < self._retire_after_s:
-                continue
-            if state.ended and not state.exchanges:  # nobody waits for it, nor for others because of it
+            if state is None or state.retired or silent_s < self._retire_after_s or not state.may_be_awaited:
                 continue
             row = Row(Kind.RETIRE, agent, state.nonce, state.next_seq, b"")
             self._writer.append([row])

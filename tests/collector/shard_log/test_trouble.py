@@ -200,6 +200,25 @@ def test_an_agent_that_may_be_sent_to_is_retired_though_it_has_spoken_without_a_
     shard.close()
 
 
+def test_a_start_without_a_plan_that_has_ended_is_retired_for_those_before_it(tmp_path: Path) -> None:
+    """The card of an agent was wiped, so that nobody tells how its start ended; then it was used to capture something,
+    which neither goes on with the plan nor closes what it left open."""
+    shard = Shard(tmp_path, retire_after_s=100.0)
+    source = Node("in", "source", parameters={"ids": "uid", "watermarks": "ordered", "disorder_ms": 0})
+    plan = PlanDocument("gauge", "segments", (source, Node("out", "sink", ("in",))))
+    wiped, captures = FakeAgent("gauge", 5), FakeAgent("gauge", 6)
+    shard.take(wiped, wiped.framed(0, Declared(plan.to_json())))
+    shard.take(captures, captures.framed(0, End(0)))
+    shard.reopen()
+    shard.now += 101
+    for _ in range(2):
+        shard.log.retire()
+        shard.log.commit()
+    assert [entry.nonce for entry in shard.entries(Kind.RETIRE)] == [6]
+    assert findings(shard) == []
+    shard.close()
+
+
 def test_silence_is_not_counted_while_nobody_listened(tmp_path: Path) -> None:
     shard = Shard(tmp_path, retire_after_s=100.0)
     shard.take(AGENT, AGENT.framed(0))
