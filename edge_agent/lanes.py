@@ -6,7 +6,7 @@ acknowledged. It runs on the agent's writing thread; what other threads learn is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from edge_agent.logger import Logger
 from edge_agent.sending import NEVER, Flight, Sending
@@ -14,7 +14,7 @@ from edge_agent.spool import Entry, Spool
 from edge_agent.transport import TransportError
 from protocol.dice import Dice
 from protocol.wire.answers import Logged
-from protocol.wire.batch import frame, read_header, recoded
+from protocol.wire.batch import Header, frame, read_header, recoded
 from protocol.wire.compression import Codec
 from protocol.wire.errors import MalformedBatch
 
@@ -46,13 +46,13 @@ class Lane:
         if now < self._pause_until:
             return self._pause_until
         try:
-            for flight in self.sending.due(now):
-                self._send(flight, now)
+            for due in self.sending.due(now):
+                self._send(due, now)
             while self.sending.room > 0:
-                entry = self._next_entry()
-                if entry is None:
+                flight = self._next_flight()
+                if flight is None:
                     break
-                self._send(self._flight(entry), now)
+                self._send(flight, now)
         except TransportError as error:  # it holds all that it can, or is closed
             _LOG.debug("sending pauses agent=%s reason=%s", self._agent, error)
             self._pause_until = now + _BUSY_S
@@ -67,8 +67,10 @@ class Lane:
         """The oldest entries were replaced by another: what is in flight of them is history."""
         self.sending.flights.clear()
 
-    def _next_entry(self) -> Entry | None:
-        return next(self._spool.entries(self.sending.next or self._spool.first), None)
+    def _next_flight(self) -> Flight | None:
+        for entry in self._spool.entries(self.sending.next or self._spool.first):
+            return Flight(entry.first, entry.last, 0, entry.first, entry.last + 1, entry.data)
+        return None
 
     def _send(self, flight: Flight, now: float) -> None:
         oldest = flight.was_oldest = next(iter(self.sending.flights), flight.first) == flight.first
@@ -77,9 +79,6 @@ class Lane:
 
     def _framed(self, data: bytes) -> bytes:
         return data
-
-    def _flight(self, entry: Entry) -> Flight:
-        return Flight(entry.first, entry.last, 0, entry.first, entry.last + 1, entry.data)
 
     def _release(self, numbers: Sequence[int], through: int, now: float) -> None:
         self.sending.acknowledged(list(numbers), now)
@@ -96,13 +95,22 @@ class Uplink(Lane):
         self.acknowledged = 0
         """Batches that this process was told are in the log."""
 
-    def _flight(self, entry: Entry) -> Flight:
-        try:
-            header, _ = read_header(entry.data)
-        except MalformedBatch:
-            _LOG.error("an entry of the spool is no batch agent=%s number=%d", self._agent, entry.first)
-            raise
-        return Flight(entry.first, entry.last, header.nonce, header.seq, header.next_seq, entry.data)
+    def _batches(self, from_number: int) -> Iterator[tuple[Entry, Header]]:
+        """Entries and what they say of themselves. What says nothing is passed over, as what cannot be read is: the
+        cloud finds that it is missing, and names it."""
+        for entry in self._spool.entries(from_number):
+            try:
+                header, _ = read_header(entry.data)
+            except MalformedBatch as error:
+                _LOG.error("no batch agent=%s entry=%d error=%s", self._agent, entry.first, error)
+                self._spool.disbelieve(entry)
+                continue
+            yield entry, header
+
+    def _next_flight(self) -> Flight | None:
+        for entry, header in self._batches(self.sending.next or self._spool.first):
+            return Flight(entry.first, entry.last, header.nonce, header.seq, header.next_seq, entry.data)
+        return None
 
     def _framed(self, data: bytes) -> bytes:
         return recoded(data, self.readable)
@@ -131,8 +139,7 @@ class Uplink(Lane):
     def _release_unsent(self, answer: Logged, now: float) -> None:
         """What this process has not even sent may be in the log already: it was sent before a crash."""
         self.sending.acknowledged([], now)
-        for entry in self._spool.entries(self._spool.first):
-            header, _ = read_header(entry.data)
+        for entry, header in self._batches(self._spool.first):
             if header.nonce != answer.nonce or header.next_seq > answer.next_seq:
                 return
             self.acknowledged += 1

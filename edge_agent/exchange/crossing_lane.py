@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from edge_agent.exchange.receiving import NOTHING_TAKEN
 from edge_agent.lanes import Lane, Publish
-from edge_agent.sending import Sending
-from edge_agent.spool import Entry, Spool
+from edge_agent.sending import Flight, Sending
+from edge_agent.spool import Spool
 from protocol.ids import StreamId
 from protocol.mqttsn import RetryPolicy
 from protocol.wire.answers import Taken
@@ -33,9 +33,9 @@ class CrossingLane(Lane):
         self.is_open = False
         """The cloud knows this start: what it sends will not be named by others before that."""
 
-    def _next_entry(self) -> Entry | None:
+    def _next_flight(self) -> Flight | None:
         """Receivers go by the numbers: none may leave that a power cut could take back and have given again."""
-        return super()._next_entry() if self.is_open and self._spool.is_synced else None
+        return super()._next_flight() if self.is_open and self._spool.is_synced else None
 
     def taken(self, answer: Taken, now: float) -> bool:
         """A receiver says how far it has come. Tells whether there is more room in the spool now."""

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from zlib import crc32
 
 from edge_agent.config import Fsync, Settings
-from edge_agent.spool import Spool, SpoolError, SpoolFull, SpoolUnwritable
+from edge_agent.spool import Entry, Spool, SpoolError, SpoolFull, SpoolUnwritable
 from edge_agent.spool.files import sync_folder
 from protocol.ids import StreamId
 from protocol.records import BEGINNING
@@ -79,11 +79,9 @@ class SendStream:
 
     def _oldest_id(self) -> int | None:
         """What the spool's entries say that their numbers count in, if there are any."""
-        try:
-            for entry in self.spool.entries(self.spool.first):
-                return decode_crossing(entry.data, self.stream.agent, self.stream.name).spool
-        except MalformedBatch as error:
-            _LOG.error("an entry of a spool is no crossing stream=%s error=%s", self.stream, error)
+        for entry in self.spool.entries(self.spool.first):
+            if (crossing := self._read(entry)) is not None:
+                return crossing.spool
         return None
 
     @property
@@ -182,13 +180,25 @@ class SendStream:
         oldest = self.spool.oldest()
         if not oldest:
             raise SpoolFull(f"the spool of {self.stream} is full")
-        crossings = [decode_crossing(entry.data, self.stream.agent, self.stream.name) for entry in oldest]
-        lost = sum(len(each.tuples) + each.lost for each in crossings)
-        self.lost += sum(len(each.tuples) for each in crossings)
+        crossings = [crossing for entry in oldest if (crossing := self._read(entry)) is not None]
+        if len(crossings) < len(oldest):
+            return  # there may be room without them, or others to give up
+        tuples = sum([len(each.tuples) for each in crossings])
+        lost = tuples + sum([each.lost for each in crossings])
+        self.lost += tuples
         last = crossings[-1]
         stand_in = Crossing(last.stream, self.spool_id, last.seq, [], last.watermark, last.hold, last.idle, lost)
         self.spool.replace_oldest(encode_crossing(stand_in, []))
         self.given_up()
+
+    def _read(self, entry: Entry) -> Crossing | None:
+        """What is no crossing, though it was read, is left out of account: receivers find that it is missing."""
+        try:
+            return decode_crossing(entry.data, self.stream.agent, self.stream.name)
+        except MalformedBatch as error:
+            _LOG.error("no crossing stream=%s entry=%d error=%s", self.stream, entry.first, error)
+            self.spool.disbelieve(entry)
+            return None
 
     def close(self) -> None:
         self.spool.close()

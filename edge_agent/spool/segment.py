@@ -178,6 +178,10 @@ class Segment(WrittenFile):
             return None
         return frame.first, frame.last, data[HEADER_BYTES : frame.end]
 
+    def disbelieve(self, number: int) -> None:
+        """An entry counts as unreadable from now on."""
+        self.offsets[0 if self.replaced_through is not None else number - self.first] = _UNREADABLE
+
     def _end_of(self, index: int) -> int:
         end = self.offsets[index + 1] if index + 1 < len(self.offsets) else self.size_bytes
         if end != _UNREADABLE:

@@ -118,14 +118,18 @@ class Segments:
         for segment in self.all:
             if not segment.is_synced:
                 segment.sync()
-        self.close_synced()
+                self._close_unused(segment)  # there may be more of them than handles are to be had
         self._folder.sync()
 
     def close_synced(self) -> None:
         """Those that are not in use need no handle any more."""
         for segment in self.all:
-            if segment.is_synced and segment is not self.active and segment is not self._reading:
-                segment.close()
+            if segment.is_synced:
+                self._close_unused(segment)
+
+    def _close_unused(self, segment: Segment) -> None:
+        if segment is not self.active and segment is not self._reading:
+            segment.close()
 
     def readable_from(self, number: int) -> tuple[Segment, int] | None:
         """The lowest number from this one on whose entry is readable, as far as is known, and where it is."""

@@ -44,6 +44,7 @@ SEGMENT_BYTES = 1 << 20
 LEAST_MAX_BYTES = 4096
 
 _ROOMY_JOURNAL_BYTES = 256 << 10
+_MOST_HANDED_OUT = 16  # segments, to be synced at a time
 _RESERVE_BYTES = 32 << 10
 
 
@@ -65,6 +66,8 @@ class Unsynced(NamedTuple):
     """The journal's newest piece is for this entry."""
     names: int
     """So many names had been given in the folder."""
+    is_all: bool
+    """There was no more than that."""
 
 
 class Spool:
@@ -302,11 +305,15 @@ class Spool:
         self._rewind_journal()
 
     def unsynced(self) -> Unsynced | None:
-        """What `sync` would sync now, for another thread to do it; say `synced` when it has. None: nothing."""
-        written: list[tuple[Segment | Journal, int]] = [
-            (each, each.writes) for each in self._segments.all if not each.is_synced
-        ]
-        if not self._journal.is_synced:
+        """What `sync` would sync now, for another thread to do it; say `synced` when it has. None: nothing.
+
+        Many short starts may have left more segments than handles are to be had: then it is only the first of them,
+        and the journal's turn comes when all entries before its pieces are safe.
+        """
+        segments = [each for each in self._segments.all if not each.is_synced]
+        is_all = len(segments) <= _MOST_HANDED_OUT
+        written: list[tuple[Segment | Journal, int]] = [(each, each.writes) for each in segments[:_MOST_HANDED_OUT]]
+        if is_all and not self._journal.is_synced:
             written.append((self._journal, self._journal.writes))
         if not written and self._folder.is_synced:
             return None
@@ -320,7 +327,7 @@ class Spool:
             for handle in handles:
                 os.close(handle)
             raise SpoolUnwritable(f"spool {self._folder.path}: {error}") from error
-        return Unsynced(handles, written, self._journal.round, self._journal.newest, self._folder.names)
+        return Unsynced(handles, written, self._journal.round, self._journal.newest, self._folder.names, is_all)
 
     def synced(self, unsynced: Unsynced, *, failed: bool = False) -> None:
         """Another thread has synced that, or has failed to; what was written since then is not part of it."""
@@ -446,10 +453,21 @@ class Spool:
             if entry is not None:
                 first, last, data = entry
                 return Entry(max(first, self._first), last, data)
-            self._count -= 1
-            through = readable if segment.replaced_through is None else segment.replaced_through
-            self._lose(range(readable, through + 1))
+            self._was_unreadable(segment, readable)
         return None
+
+    def disbelieve(self, entry: Entry) -> None:
+        """What stands in an entry has no meaning, though it was read: from now on it counts as unreadable."""
+        found = self._segments.readable_from(entry.first)
+        if found is not None and found[1] == entry.first:
+            segment, readable = found
+            segment.disbelieve(readable)
+            self._was_unreadable(segment, readable)
+
+    def _was_unreadable(self, segment: Segment, number: int) -> None:
+        through = number if segment.replaced_through is None else segment.replaced_through
+        self._count -= through >= self._first  # of those that are released, none counts any more
+        self._lose(range(number, through + 1))
 
     # -- giving up entries
 

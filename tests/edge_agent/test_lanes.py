@@ -14,7 +14,6 @@ from protocol.records import End, Gap
 from protocol.wire.answers import Logged
 from protocol.wire.batch import Header, encode_batch, read_header, unframe
 from protocol.wire.compression import READABLE, Codec
-from protocol.wire.errors import MalformedBatch
 from protocol.wire.packer import Packer
 from protocol.wire.sections import pending
 
@@ -209,11 +208,13 @@ def test_two_devices_of_one_name_are_told_once(bench: Bench, caplog: pytest.LogC
     assert not bench.uplink.duplicate
 
 
-def test_an_entry_that_is_no_batch_is_reported(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    bench.spool.append(b"\x00")
-    with pytest.raises(MalformedBatch):
-        bench.uplink.step(bench.now)
-    assert "is no batch" in caplog.text
+def test_an_entry_that_is_no_batch_is_reported_and_passed_over(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """An agent that died of it would die of it at every start."""
+    assert bench.send(b"\x00", batch(4)) == [(1, 4, True)]
+    assert "no batch agent" in caplog.text
+    assert (bench.spool.count, bench.spool.lost) == (1, [range(1)])
+    assert bench.logged(5) == []
+    assert bench.spool.count == 0
 
 
 def test_a_plain_lane_sends_entries_as_they_are(tmp_path: Path) -> None:

@@ -366,3 +366,14 @@ def test_what_was_not_added_is_not_forgotten_while_the_spool_is_full(tmp_path: P
     send.step(9.0)
     assert sum(each.lost for each in crossings(send)) == 5
     assert numbers_in(crossings(send))[-1] == 99
+
+
+def test_what_is_no_crossing_does_not_keep_a_full_spool_from_giving_up_others(tmp_path: Path) -> None:
+    send = stream_in(tmp_path, spool_bytes=SMALL, batch_bytes=1_200)
+    send.spool.append(b"\x01")
+    for number in range(200):
+        send.add(tuples([number], 900), number, number, False, now=0.0)
+        send.step(0.0)
+    assert send.spool.lost == [range(1)]
+    assert send.lost + len(numbers_in(crossings(send))) == 200
+    send.close()

@@ -180,3 +180,22 @@ def test_numbers_go_on_from_a_newest_file_of_which_a_power_cut_left_only_the_nam
         assert spool.append(b"one") == 1
     with Spool.open(tmp_path) as spool:
         assert contents(spool) == ones(b"one", start=1)
+
+
+def test_rot_in_what_was_released_is_not_counted(folder: Path) -> None:
+    with Spool.open(folder) as spool:
+        count = spool.count
+        spool.release(spool.first)
+        assert spool.count == count - 1
+        spoil(segments(folder)[0], 60)
+        list(spool.kept())
+        assert spool.count == len(list(spool.entries())) == count - 1
+
+
+def test_what_has_no_meaning_counts_as_unreadable(folder: Path) -> None:
+    with Spool.open(folder) as spool:
+        first, second, *others = spool.entries()
+        spool.disbelieve(second)
+        spool.disbelieve(second)
+        assert list(spool.entries()) == [first, *others]
+        assert (spool.count, spool.lost) == (1 + len(others), [range(second.first, second.last + 1)])
