@@ -113,6 +113,7 @@ class Agent:
         self._outbox = Outbox(self.name, self.epoch, self._spool, self._memory, self.packer, settings)
         self._opened.callback(self._outbox.end)
         self.put = self._outbox.put
+        self._outbox.take_over()  # until its thread does: nobody else could make room for what it says first
         if gap is not None:
             self.emit(gap)  # first of all: an epoch of which anything is on disk has told of the one before it
         if plan is not None:

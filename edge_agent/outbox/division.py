@@ -10,14 +10,16 @@ from collections.abc import Iterator, Sequence
 
 from protocol.structs import Struct
 from protocol.wire.batch import MOST_BATCH_BYTES, Header, close_batch
+from protocol.wire.columns import MOST_NUMBERS
 from protocol.wire.compression import MOST_BODY_BYTES
-from protocol.wire.sections import Kind, Pending, encode_sections
+from protocol.wire.sections import Kind, Pending, encode_sections, numbers_in
 
 _TOO_LARGE = 1.15  # times what a batch should have
 _FRAME_BYTES = 64
 LARGEST = int((MOST_BATCH_BYTES - _FRAME_BYTES) / _TOO_LARGE)
 """What a batch may have at most."""
 _LIKE_THE_LAST = 2  # so many records are tried next, times those of the batch before
+_READABLE_NUMBERS = MOST_NUMBERS // 4  # in a batch of these no single kind of number is too many either
 
 
 class Part(Struct):
@@ -35,13 +37,20 @@ def events_in(rows: Sequence[Pending]) -> int:
 
 
 def divided(
-    header: Header, rows: Sequence[Pending], progress: Sequence[Pending], first_event: int, agent: str, batch_bytes: int
+    header: Header,
+    rows: Sequence[Pending],
+    progress: Sequence[Pending],
+    first_event: int,
+    agent: str,
+    batch_bytes: int,
+    *,
+    is_moderate: bool = False,
 ) -> Iterator[Part]:
     """Records in their order as batches from this one on, each of about so many bytes at most, and what is promised
-    after all of them in the last one."""
+    after all of them in the last one. `is_moderate`: they hold so little that anybody would read all of it."""
     most = len(rows)
     while True:
-        some = rows[:most]
+        some = rows[:most] if is_moderate else _readable(rows[:most])
         promised = progress if len(some) == len(rows) else ()
         part, excess = _encoded(header, some, promised, first_event, agent, batch_bytes)
         while excess > 1 and len(some) > 1:
@@ -53,6 +62,16 @@ def divided(
         first_event += events_in(some)
         header = Header(header.epoch, header.nonce, header.next_seq)
         rows, most = rows[len(some) :], _LIKE_THE_LAST * len(some)
+
+
+def _readable(rows: Sequence[Pending]) -> Sequence[Pending]:
+    """As many of them as one batch may hold, however well they can be compressed."""
+    numbers = 0
+    for place, row in enumerate(rows):
+        numbers += numbers_in(row)
+        if numbers > _READABLE_NUMBERS and place:
+            return rows[:place]
+    return rows
 
 
 def _encoded(

@@ -12,6 +12,8 @@ from protocol.wire.packer import Packer
 from protocol.wire.sections import pending
 
 REASON = "dropped: the spool was full"
+_FOLDED = "dropped: the spool was full; no more is known of so many losses of starts in between: "
+_MOST_GAPS = 200  # in one batch; what is folded is that of starts of which the cloud has hardly heard
 
 
 class _Toll:
@@ -77,10 +79,23 @@ def replacement(batches: Sequence[bytes], agent: str, packer: Packer) -> tuple[b
     last = tolls[header.nonce]
     plan, end = framing.get((last.nonce, Declared)), framing.get((last.nonce, End))
     told = [tolls[gap.nonce].beyond(gap) if gap.nonce in tolls else gap for gap in gaps]
-    gaps = [gap for gap in told if gap is not None] + [toll.gap() for toll in tolls.values()]
+    gaps = _folded([gap for gap in told if gap is not None] + [toll.gap() for toll in tolls.values()], last)
     rows = [pending(record, packer) for record in (plan, *taken.values(), *gaps, end) if record is not None]
     covers = last.end - last.first
     return encode_batch(Header(last.epoch, last.nonce, last.first, covers), rows, agent), count
+
+
+def _folded(gaps: list[Gap], last: _Toll) -> list[Gap]:
+    """No more than one batch can hold, whose size would grow with every start of an agent that is cut off and dies
+    again and again. Those of the first starts stay, of which the cloud may know something, and those of the last."""
+    count = sum([int(gap.reason.removeprefix(_FOLDED)) for gap in gaps if gap.reason.startswith(_FOLDED)])
+    gaps = [gap for gap in gaps if not gap.reason.startswith(_FOLDED)]
+    starts = sorted({(gap.epoch, gap.nonce) for gap in gaps})
+    if len(gaps) > _MOST_GAPS:
+        kept = {*starts[: _MOST_GAPS // 4], *starts[-_MOST_GAPS // 4 :]}
+        count += sum([(gap.epoch, gap.nonce) not in kept for gap in gaps])
+        gaps = [gap for gap in gaps if (gap.epoch, gap.nonce) in kept]
+    return gaps + ([Gap(f"{_FOLDED}{count}", last.epoch, last.nonce)] if count else [])
 
 
 def _is_within(numbers: tuple[int, int] | None, others: tuple[int, int] | None) -> bool:

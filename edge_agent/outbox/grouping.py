@@ -29,6 +29,11 @@ class Group:
         self.is_full = False
         """It is enough for a batch."""
 
+    @property
+    def is_moderate(self) -> bool:
+        """It is no more than what makes a batch. Only what belongs together can be more."""
+        return self._bytes <= MOST_BODY_BYTES // 2
+
     def __bool__(self) -> bool:
         return self.since is not None
 

@@ -17,6 +17,8 @@ from protocol.wire.sections import Kind, Pending
 
 _PATIENCE_S = 1.0
 NUMBERED = (Kind.SOURCE, Kind.DELIVERY, Kind.ASSERTION)
+NOTES = (Kind.PROGRESS, Kind.RECEIVED, Kind.STATUS)
+"""The next ones say all that these say."""
 _IRREPLACEABLE = (Kind.PLAN, Kind.GAP, Kind.END)
 
 
@@ -41,6 +43,8 @@ class Dropped:
         self.tuples: dict[str, tuple[int, int]] = {}
 
     def add(self, row: Pending) -> None:
+        if row[0] in NOTES:
+            return
         self.count += 1
         if row[0] is Kind.EVENT:
             self.events += 1
@@ -174,19 +178,18 @@ class Intake:
     def _drop(self) -> bool:
         """The oldest records in the queue, an eighth of the memory at a time; a note takes their place. Tells whether
         there were any."""
-        note = Dropped()
+        note, counted = Dropped(), 0
         kept: list[tuple[Queued, int]] = []
         before = self._held_bytes
         goal = before - self._memory_bytes // 8
         while self._queue and self._held_bytes > goal:
             row, size = self._queue.popleft()
             if isinstance(row, Dropped):
-                note = row
+                note, counted = row, row.count
             elif isinstance(row, Together):
                 self._held_bytes -= size
                 for each, _ in row.rows:
                     note.add(each)
-                self.dropped += len(row.rows)
             elif isinstance(row, After) and row.forgo is not None:
                 self._held_bytes -= size
                 row.forgo()
@@ -194,10 +197,9 @@ class Intake:
                 kept.append((row, size))
             else:
                 self._held_bytes -= size
-                if row[0] is not Kind.PROGRESS:  # the next one says all that this one said
-                    note.add(row)
-                    self.dropped += 1
+                note.add(row)
         self._queue.extendleft(reversed(kept))
+        self.dropped += note.count - counted
         if note.count:
             self._queue.appendleft((note, 0))
         return self._held_bytes < before

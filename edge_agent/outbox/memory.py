@@ -52,6 +52,10 @@ class Memory:
         self._count = 0
         self._packer = Packer(most_bytes=1 << 24)
         self._newest = self._synced = 0
+        self._data = b""
+        """What the newest one holds."""
+        self._is_doubtful = False
+        """A sync of it has failed."""
         self.last: Progressed | None = None
         for which in range(3):
             self._load(which)
@@ -66,7 +70,7 @@ class Memory:
             is_sound = check in (_check(count, body), crc32(body))  # older versions did not check the count
             if len(body) == size and is_sound and count > self._count:
                 self.last = Progressed(**decode(body))
-                self._count, self._newest = count, which
+                self._count, self._newest, self._data = count, which, data[: _HEAD.size + size]
                 self._synced = -1  # the process that wrote it may not have come to that
         except (OSError, struct.error, MalformedBatch, TypeError):
             pass  # never written, torn or rotten: the others count
@@ -81,16 +85,22 @@ class Memory:
         count = self._count + 1
         body = self._packer.encode(as_dict(state))
         which = next(each for each in range(3) if each not in (self._newest, self._synced))
-        write_at(self._fds[which], _HEAD.pack(count, len(body), _check(count, body)) + body, 0)
+        self._data = _HEAD.pack(count, len(body), _check(count, body)) + body
+        write_at(self._fds[which], self._data, 0)
         self._count, self._newest = count, which
         if durable:
             self.sync()
 
     def sync(self) -> None:
-        """Make what was kept safe from a power cut."""
-        if self._synced != self._newest:
-            os.fsync(self._fds[self._newest])
-            self._synced = self._newest
+        """Make what was kept safe from a power cut. After a sync that failed it is written anew: the system may have
+        dropped what it could not write, and the next sync would prove nothing."""
+        if self._synced == self._newest:
+            return
+        if self._is_doubtful:
+            write_at(self._fds[self._newest], self._data, 0)
+        self._is_doubtful = True
+        os.fsync(self._fds[self._newest])
+        self._synced, self._is_doubtful = self._newest, False
 
     def close(self) -> None:
         for fd in self._fds:

@@ -21,14 +21,15 @@ from edge_agent.logger import Logger
 from edge_agent.outbox.division import Part, divided, events_in
 from edge_agent.outbox.giving_up import replacement
 from edge_agent.outbox.grouping import Group
-from edge_agent.outbox.intake import NUMBERED, After, Dropped, Intake, Queued, Together
+from edge_agent.outbox.intake import NOTES, NUMBERED, After, Dropped, Intake, Queued, Together
 from edge_agent.outbox.memory import Memory, Progressed
 from edge_agent.outbox.pieces import Piece, encode_piece
-from edge_agent.spool import Spool, SpoolError, SpoolFull, SpoolUnwritable, Syncer, Unsynced
+from edge_agent.spool import Entry, Spool, SpoolError, SpoolFull, SpoolUnwritable, Syncer, Unsynced
 from protocol.records import Gap, Lost, Received
 from protocol.structs import Struct
-from protocol.wire.batch import Header
+from protocol.wire.batch import Header, decode_batch
 from protocol.wire.documents import read_document
+from protocol.wire.errors import MalformedBatch
 from protocol.wire.packer import Packer
 from protocol.wire.sections import EventKind, Kind, Pending, pending
 
@@ -38,6 +39,7 @@ _LOOK_S = 1.0
 _RETRY_S = 1.0  # or sooner, if what it waits for is room in the spool
 _TELL_S = 10.0  # a spool that is full may have room for a moment, many times a second
 _OVERFLOW = "dropped: the disk could not keep up"
+_PIECE_RATIO = 8  # times what they count in memory is more than what records take up in the journal
 _NEVER = float("inf")
 _TASK_ENDED = int(EventKind.TASK_ENDED)
 # The next start says these by itself, or in a Gap.
@@ -65,6 +67,8 @@ class Outbox(Intake):
     ) -> None:
         super().__init__(settings)
         self.state = Progressed(epoch.counter, epoch.nonce)
+        # What earlier starts have written is to be missed, if a power cut takes it, until this one writes something.
+        self.state.spool_next = max(spool.next, 0 if memory.last is None else memory.last.spool_next)
         self.trouble = ""
         self.given_up: Callable[[], None] = lambda: None
         self.declared_by: int | None = None
@@ -265,11 +269,16 @@ class Outbox(Intake):
         self._syncing = self._spool.unsynced()
         if self._syncing is not None:
             self._syncer.order(self._syncing.handles)
+            if not self._syncing.is_all:
+                self._sync_at = now + self._settings.flush_s
 
     def _sort_taken(self, now: float) -> None:
         taken, group, in_a_hurry = self._taken, self._group, self._settings.grouping == "ended"
         while taken:
             row, size = taken[0]
+            if isinstance(row, Together) and not self._has_room_for(row, size):
+                self._forgo(taken.popleft())
+                continue
             if type(row) is tuple and row[0] is Kind.EVENT and not in_a_hurry:  # as a rule
                 if group.is_full or not group.has_room(size):
                     self._close(group)
@@ -285,7 +294,7 @@ class Outbox(Intake):
             return
         group = self._group
         if isinstance(row, Together):
-            self._add_together(row, now)
+            self._add_together(row, size, now)
             return
         if isinstance(row, Dropped):
             self._tell_dropped(row, now)
@@ -299,14 +308,38 @@ class Outbox(Intake):
                 self._close(group)
         group.add(row, size, now)
 
-    def _add_together(self, together: Together, now: float) -> None:
+    def _has_room_for(self, together: Together, size: int) -> bool:
+        """Whether the journal of an empty spool could hold it at once, and again in parts."""
+        most = self._settings.spool_bytes // 4
+        if size * _PIECE_RATIO <= most:
+            return True
+        header = Header(self.state.epoch, self.state.nonce, self.state.next_seq)
+        return len(encode_piece(Piece(header, 0, [row for row, _ in together.rows]))) <= most
+
+    def _forgo(self, queued: tuple[Queued, int]) -> None:
+        """Give up what belongs together and can never be written so, by name. What was taken from other agents to make
+        it was taken all the same."""
+        together, _ = queued
+        assert isinstance(together, Together)
+        kept = [(row, size) for row, size in together.rows if row[0] in NOTES]
+        dropped = Dropped()
+        for row, _ in together.rows:
+            dropped.add(row)
+        self.dropped += dropped.count
+        self.free(sum([size for row, size in together.rows if row[0] not in NOTES]))
+        if kept:
+            self._taken.appendleft((Together(kept), sum([size for _, size in kept])))
+        self._taken.appendleft((dropped, 0))
+        _LOG.error("results that belong together exceed the spool agent=%s given_up=%d", self._agent, dropped.count)
+
+    def _add_together(self, together: Together, size: int, now: float) -> None:
         group = self._group
-        if group.is_full:
+        if group.is_full or not group.has_room(size):
             self._close(group)
-        for row, size in together.rows:
-            group.add(row, size, now)
+        for row, held_bytes in together.rows:
+            group.add(row, held_bytes, now)
             if row[0] is Kind.PROGRESS:
-                self.free(size)
+                self.free(held_bytes)
         self._is_whole = False
 
     def _tell_dropped(self, dropped: Dropped, now: float) -> None:
@@ -366,8 +399,10 @@ class Outbox(Intake):
     def _parts(self, group: Group) -> Iterator[Part]:
         state = self.state
         header = Header(state.epoch, state.nonce, state.next_seq)
-        batch_bytes = self._settings.batch_bytes
-        return divided(header, group.rows, group.progress(), state.next_event, self._agent, batch_bytes)
+        rows, progress, batch_bytes = group.rows, group.progress(), self._settings.batch_bytes
+        return divided(
+            header, rows, progress, state.next_event, self._agent, batch_bytes, is_moderate=group.is_moderate
+        )
 
     def _append_ready(self) -> None:
         """Once it is encoded a batch does not change any more, however often the spool refuses it: what is in the
@@ -410,10 +445,28 @@ class Outbox(Intake):
         oldest = self._spool.oldest() if self._settings.when_full == "drop-oldest" else []
         if not oldest:
             raise SpoolFull(f"the spool of {self._agent!r} is full")
-        data, count = replacement([entry.data for entry in oldest], self._agent, self._packer)
+        try:
+            data, count = replacement([entry.data for entry in oldest], self._agent, self._packer)
+        except MalformedBatch as error:
+            if not self._disbelieve(oldest):
+                raise SpoolUnwritable(f"the spool of {self._agent!r} has no name for what it gives up") from error
+            return  # there may be room without them, or others to give up
         self._spool.replace_oldest(data)
         self.dropped += count
         self.given_up()
+
+    def _disbelieve(self, entries: Sequence[Entry]) -> int:
+        """Leave out of account what is no batch, though it was read: the cloud finds that it is missing, and names
+        it. Returns how many there were."""
+        bad = 0
+        for entry in entries:
+            try:
+                decode_batch(entry.data, self._agent)
+            except MalformedBatch as error:
+                bad += 1
+                self._spool.disbelieve(entry)
+                _LOG.error("no batch agent=%s entry=%d error=%s", self._agent, entry.first, error)
+        return bad
 
     def _note(self, rows: Sequence[Pending], progress: Sequence[Pending]) -> None:
         """What these records say of how far everything has come."""

@@ -8,6 +8,8 @@ it is made of.
 from __future__ import annotations
 
 import marshal
+from array import array
+from collections.abc import Sequence
 from typing import Any
 
 from protocol.ids import StreamId
@@ -65,8 +67,7 @@ def _plain(row: Pending) -> tuple[Any, ...]:
     if kind in _WITH_PAYLOAD:
         plain = (int(kind), tuple(row[1]), row[2], row[3], row[4] and tuple(row[4]), row[5])
         if kind is Kind.DELIVERY:
-            origins = [(each.kind is OriginKind.REMOTE, *each.stream, each.seq, each.ts) for each in row[6]]
-            return (*plain, origins, row[7])
+            return (*plain, *_plain_origins(row[6]), row[7])
         return (*plain, *row[6:])
     if kind is Kind.PROGRESS:
         return (int(kind), tuple(row[1]), *row[2:])
@@ -86,8 +87,7 @@ def _restored(row: tuple[Any, ...]) -> Pending:
     if kind in _WITH_PAYLOAD:
         pending = (kind, StreamId(*row[1]), row[2], row[3], _shape(row[4]), row[5])
         if kind is Kind.DELIVERY:
-            origins = [_origin(*each) for each in row[6]]
-            return (*pending, origins, row[7])
+            return (*pending, _restored_origins(row[6], row[7]), row[8])
         return (*pending, *row[6:])
     if kind is Kind.PROGRESS:
         return (kind, StreamId(*row[1]), *row[2:])
@@ -98,6 +98,21 @@ def _shape(plain: tuple[str, tuple[str, ...]] | None) -> Shape | None:
     return None if plain is None else Shape(*plain)
 
 
-def _origin(is_remote: bool, agent: str, epoch: int, name: str, nonce: int, seq: int, ts: int) -> Origin:
-    kind = OriginKind.REMOTE if is_remote else OriginKind.SOURCE
-    return Origin(kind, StreamId(agent, epoch, name, nonce), seq, ts)
+def _plain_origins(origins: Sequence[Origin]) -> tuple[list[tuple[Any, ...]], bytes]:
+    """Their streams, and three numbers for each of them: there may be thousands, of few streams. These are told apart
+    by what they are in memory: to hash them would take longer than all the rest."""
+    streams = {id(each.stream): each.stream for each in origins}
+    places = {known: place << 1 for place, known in enumerate(streams)}
+    remote = OriginKind.REMOTE
+    of = [places[id(each.stream)] | (each.kind is remote) for each in origins]
+    numbers = array("q", [*of, *[each.seq for each in origins], *[each.ts for each in origins]])
+    return [tuple(stream) for stream in streams.values()], numbers.tobytes()
+
+
+def _restored_origins(streams: list[tuple[Any, ...]], data: bytes) -> list[Origin]:
+    known = [StreamId(*each) for each in streams]
+    kinds = (OriginKind.SOURCE, OriginKind.REMOTE)
+    numbers = array("q", data)
+    size = len(numbers) // 3
+    columns = numbers[:size], numbers[size : 2 * size], numbers[2 * size :]
+    return [Origin(kinds[of & 1], known[of >> 1], seq, ts) for of, seq, ts in zip(*columns, strict=True)]

@@ -37,7 +37,7 @@ from protocol.wire.columns import Allowance, Reader, put_blobs, put_ints, put_sm
 from protocol.wire.documents import encode_document, read_document
 from protocol.wire.errors import MalformedBatch
 from protocol.wire.packer import Packer
-from protocol.wire.values import Payloads, Shape, put_payloads
+from protocol.wire.values import Captured, Payloads, Shape, put_payloads
 
 MOST_SECTIONS = 1024
 MOST_RECORDS = 1 << 16
@@ -45,6 +45,7 @@ MOST_ORIGINS = 1 << 18
 MOST_DELIVERY_PARTS = 256
 MOST_NAMES = 1 << 16
 _ROW_BYTES, _ORIGIN_BYTES = 64, 4
+_ROW_NUMBERS = 16
 
 
 class Kind(IntEnum):
@@ -127,6 +128,27 @@ def pending_sized(record: Any, packer: Packer) -> tuple[Pending, int]:
         )
     document = encode_document(record, packer)
     return (_KINDS[type(record)], document), _ROW_BYTES + len(document)
+
+
+def numbers_in(row: Pending) -> int:
+    """No fewer than a record takes of the numbers that may be read of one batch: of which most may take up no bytes."""
+    kind = row[0]
+    if kind is Kind.EVENT:
+        if row[1] < EventKind.TASK_BEGUN:
+            return _ROW_NUMBERS + (_cells(row[5], row[6]) if row[1] == EventKind.WORKFLOW_BEGUN else 0)
+        linked = 3 * len(row[7]) if row[1] == EventKind.TASK_BEGUN else 0
+        items = [_ROW_NUMBERS + 2 * len(sources) + _cells(shape, value) for _, _, sources, shape, value in row[-1]]
+        return _ROW_NUMBERS + linked + sum(items)
+    if kind in _DOCUMENTS or kind is Kind.PROGRESS:
+        return _ROW_NUMBERS
+    return _ROW_NUMBERS + _cells(row[4], row[5]) + (5 * len(row[6]) if kind is Kind.DELIVERY else 0)
+
+
+def _cells(shape: Shape | None, captured: Captured) -> int:
+    names = 0 if shape is None else len(shape.names)
+    if not isinstance(captured, tuple):
+        return names + 1
+    return names + sum([2 + len(part) if isinstance(part, tuple) else 2 for part in captured])
 
 
 class Names:

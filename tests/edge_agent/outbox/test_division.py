@@ -12,10 +12,21 @@ from hypothesis import strategies as st
 from edge_agent.outbox.division import LARGEST, divided
 from edge_agent.outbox.recovery import close_journal
 from edge_agent.spool import Spool
-from protocol.records import Progress, SourcePayload
+from protocol.records import Delivery, Origin, OriginKind, Progress, SourcePayload
 from protocol.wire.batch import MOST_BATCH_BYTES, Header, decode_batch, frame
 from protocol.wire.sections import pending, pending_sized
-from tests.edge_agent.records import AGENT, ALERTS, EPOCH, EVENT_BYTES, PACKER, STREAM, Bench, begun, crashed
+from tests.edge_agent.records import (
+    AGENT,
+    ALERTS,
+    EPOCH,
+    EVENT_BYTES,
+    PACKER,
+    STREAM,
+    Bench,
+    begun,
+    crashed,
+    records_after_crash,
+)
 
 HEADER = Header(EPOCH.counter, EPOCH.nonce, 7)
 PROMISE = pending(Progress(ALERTS, 9, 9), PACKER)
@@ -170,3 +181,29 @@ def test_what_a_crash_left_of_a_very_large_group_can_be_sent(tmp_path: Path) -> 
     assert max(len(frame(data, AGENT, True)) for data in entries) <= MOST_BATCH_BYTES
     found = [each.number for data in entries for each in decode_batch(data, AGENT).records()]
     assert found == list(range(60))
+
+
+@pytest.mark.parametrize(
+    ("windows", "size", "payload"), [(1_000, 200, 3), (9, 60_000, 3), (70_000, 0, None), (200, 0, [0] * 4_000)]
+)
+def test_nobody_refuses_to_read_what_compresses_to_almost_nothing(windows: int, size: int, payload: Any) -> None:
+    """One message may close very many windows, whose origins are told by how far they are apart."""
+    origins = tuple([Origin(OriginKind.SOURCE, STREAM, seq, seq) for seq in range(size)])
+    rows = [pending(Delivery(ALERTS, seq, seq, payload, origins), PACKER) for seq in range(windows)]
+    parts = list(divided(HEADER, rows, [PROMISE], 0, AGENT, LARGEST))
+    told = [each for part in parts for each in decode_batch(part.data, AGENT).records() if isinstance(each, Delivery)]
+    assert [(each.seq, len(each.origins)) for each in told] == [(seq, size) for seq in range(windows)]
+
+
+def test_what_belongs_together_and_fills_many_batches_can_be_read(tmp_path: Path) -> None:
+    origins = tuple([Origin(OriginKind.SOURCE, STREAM, seq, seq) for seq in range(200)])
+    with Bench(tmp_path, spool_bytes=32 << 20) as bench:
+        bench.outbox.put_all([pending_sized(Delivery(ALERTS, seq, 0, seq, origins), PACKER) for seq in range(1_000)])
+        bench.step()
+        bench.step(0.5)
+        after = crashed(tmp_path)
+        bench.step(1.0)
+        told = [[each.seq for each in batch.records()] for batch in bench.batches()]
+    assert len(told) > 1
+    assert [seq for each in told for seq in each] == list(range(1_000))
+    assert [each.seq for each in records_after_crash(after)] == list(range(1_000))

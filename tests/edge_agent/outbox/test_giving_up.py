@@ -116,3 +116,17 @@ def test_in_whatever_steps_it_is_given_up_the_same_is_named(steps: list[tuple[in
     assert in_steps.header.next_seq == at_once.header.next_seq
     assert (in_steps.header.nonce, in_steps.header.seq) == (at_once.header.nonce, at_once.header.seq)
     assert sorted(records, key=lambda gap: gap.nonce) == sorted(records_in_steps, key=lambda gap: gap.nonce)
+
+
+def test_an_agent_that_is_cut_off_and_dies_again_and_again_makes_no_batch_that_nobody_reads() -> None:
+    data = b""
+    for nonce in range(1, 3_001):
+        crash = Gap("crash: ...", nonce - 1, nonce - 1, next_event=3)
+        given_up = batch(0, crash, begun(0), nonce=nonce)
+        data, _ = replacement([data, given_up] if data else [given_up], AGENT, PACKER)
+    records = list(decode_batch(data, AGENT).records())
+    assert len(data) < 8_000
+    gaps = [each for each in records if each.reason in (REASON, "crash: ...")]
+    assert {each.nonce for each in gaps} >= {1, 2, 3, 2_998, 2_999, 3_000}, "of those the cloud may have heard"
+    (folded,) = [each for each in records if each not in gaps]
+    assert folded.reason.endswith(f": {6_000 - len(gaps)}")

@@ -121,3 +121,22 @@ def test_a_power_cut_leaves_what_was_synced_however_often_others_were_kept_since
         if path.read_bytes() != content:
             path.write_bytes(b"\0" * 30)
     assert last(tmp_path) == state(3)
+
+
+def test_after_a_sync_that_failed_it_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may have dropped what it could not write: another sync alone would prove nothing."""
+    memory = Memory(tmp_path)
+    memory.keep(state(0), durable=True)
+
+    def drops(fd: int) -> None:
+        os.ftruncate(fd, 0)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", drops)
+        with pytest.raises(OSError, match="Input/output"):
+            memory.keep(state(1), durable=True)
+    assert last(tmp_path) == state(0)
+    memory.sync()
+    assert last(tmp_path) == state(1)
+    memory.close()

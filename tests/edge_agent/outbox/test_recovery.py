@@ -338,3 +338,25 @@ def test_batches_leave_the_disk_only_when_what_they_told_is_safe(
         last = Memory(tmp_path).last
     assert last is not None
     assert last.positions == {"car-8/sums": [77, 39]}
+
+
+def test_batches_of_an_earlier_start_are_missed_though_the_one_after_it_had_written_none(tmp_path: Path) -> None:
+    """Killed; started again, which is noted; then a power cut takes the first start's batches, and what the second one
+    had told of it, but not the note."""
+    with Bench(tmp_path, fsync="never") as first:
+        for key in range(10):
+            first.put(begun(key))
+            first.outbox.hurry()
+            first.step()
+        assert first.spool.next == 10
+    after = crashed(tmp_path)
+    with Bench(after, epoch=Epoch(EPOCH.counter + 1, 77)) as second:
+        second.outbox.begin()
+    newest = max((after / "up").glob("0*.v1"))
+    newest.write_bytes(newest.read_bytes()[: newest.stat().st_size // 2])
+    (after / "up" / "journal").unlink(missing_ok=True)
+    with Bench(after, epoch=Epoch(EPOCH.counter + 2, 78)) as third:
+        assert third.spool.next < 10
+        gap = gap_after_crash(third.spool, third.memory.last, AGENT, [], NOW)
+    assert gap is not None
+    assert DAMAGE in gap.reason

@@ -10,18 +10,23 @@ from typing import Any
 import pytest
 
 from edge_agent.outbox.memory import Memory
-from protocol.records import Declared, End, Gap, Progress, SourcePayload
-from protocol.wire.batch import read_header
+from edge_agent.spool import Spool
+from protocol.records import Declared, Delivery, End, Gap, Lost, Origin, OriginKind, Progress, Received, SourcePayload
+from protocol.wire.batch import Header, encode_batch, read_header
+from protocol.wire.sections import pending, pending_sized
 from tests.edge_agent.records import (
+    AGENT,
     ALERTS,
     EPOCH,
     EVENT_BYTES,
+    PACKER,
     STREAM,
     Bench,
     begun,
     crashed,
     records_after_crash,
 )
+from tests.support.waiting import wait_until
 
 
 def test_a_full_disk_is_told_and_writing_goes_on_by_itself(
@@ -215,3 +220,66 @@ def test_what_belongs_together_is_on_disk_together(tmp_path: Path, monkeypatch: 
             found = [each.key for each in records_after_crash(image)]
             assert found == list(range(len(found)))
             assert len(found) in (0, 2) or len(found) >= 10, f"{image.name}: a part of it only"
+
+
+def test_what_belongs_together_and_exceeds_the_spool_is_given_up_by_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It could never be written at once. What was taken of others for it is remembered, and what follows is written."""
+    origins = tuple([Origin(OriginKind.SOURCE, STREAM, seq, seq) for seq in range(200)])
+    results = [Delivery(ALERTS, seq, seq, seq, origins) for seq in range(5, 155)]
+    received = Received("sender", "s", 7, 41, 1)
+    promise = Progress(ALERTS, 155, 155)
+    with Bench(tmp_path) as bench:
+        bench.put(SourcePayload(STREAM, 0, 0, "before"))
+        bench.outbox.put_all([pending_sized(each, PACKER) for each in (*results, received, promise)])
+        bench.put(SourcePayload(STREAM, 1, 1, "after"))
+        for _ in range(3):
+            bench.step(1.0)
+        told = [record for batch in bench.batches() for record in batch.records()]
+        assert bench.outbox.held_bytes == 0
+        assert (bench.outbox.dropped, bench.outbox.trouble) == (150, "")
+        assert bench.outbox.state.positions == {"sender/s": [7, 41]}
+    (gap,) = [each for each in told if isinstance(each, Gap)]
+    assert gap.tuples == (Lost("alerts", 5, 154),)
+    assert [each.seq for each in told if isinstance(each, SourcePayload)] == [0, 1]
+    assert [each for each in told if isinstance(each, (Received, Progress))] == [promise, received]
+    assert "exceed the spool" in caplog.text
+
+
+def test_what_is_no_batch_does_not_keep_a_full_spool_from_giving_up_others(tmp_path: Path) -> None:
+    """An agent that died of it would die of it at every start."""
+    with Bench(tmp_path, spool_bytes=64 << 10) as bench:
+        bench.spool.append(encode_batch(Header(1, 1, 0), [pending(End(0), PACKER)], AGENT)[:-1])
+        bench.spool.append(b"\x01")
+        for key in range(200):
+            bench.put(begun(key, os.urandom(500)))
+            bench.step(1.0)
+        bench.step(1.0)
+        assert bench.outbox.trouble == ""
+        assert bench.spool.lost == [range(2)]
+        told = [record for batch in bench.batches() for record in batch.records()]
+    (gap,) = [each for each in told if isinstance(each, Gap)]
+    assert gap.events is not None
+    kept = [each.number for each in told if hasattr(each, "number")]
+    assert [*range(gap.events[1] + 1), *kept] == list(range(200))
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_many_segments_of_short_starts_are_synced_without_taking_up_all_handles(tmp_path: Path) -> None:
+    """A program that runs every minute leaves a segment each time, for as long as nobody takes them."""
+    for number in range(100):
+        with Spool.open(tmp_path / "up") as spool:
+            spool.append(encode_batch(Header(1, 1, number), [pending(End(0), PACKER)], AGENT))
+    with Bench(tmp_path) as bench:
+        handles = [open_files()]
+        for key in range(60):
+            bench.put(begun(key))
+            bench.step(0.2)
+            handles.append(open_files())
+            wait_until(lambda: not bench.outbox._syncer.busy, "the syncer", every_s=0.001)
+        assert all(segment.is_synced for segment in bench.spool._segments.all[:-1])
+        assert max(handles) - handles[0] < 40
