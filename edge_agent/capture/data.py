@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from edge_agent.capture.given import linked, several, size_of, text_of
+from edge_agent.capture.given import LINK_BYTES, linked, several, size_of, text_of
 from edge_agent.capture.misuse import misuse
 from protocol.wire.packer import Packer
 from protocol.wire.values import TOO_LARGE
@@ -39,7 +39,7 @@ class Data:
         self._derivations: tuple[str, ...] = ()
         if derivations is not None:
             self._derivations = linked(derivations)
-            self._size += sum(map(len, self._derivations))
+            self._size += sum(map(len, self._derivations)) + LINK_BYTES * len(self._derivations)
 
     def __str__(self) -> str:
         return self._id

@@ -11,6 +11,7 @@ from edge_agent.capture.misuse import misuse
 
 MOST_ID = 1024
 MOST_LINKS_BYTES = 12 * 1024
+LINK_BYTES = 8  # besides its text: however short that is, a batch holds no more links than anybody reads
 SURELY_FIT = MOST_LINKS_BYTES // (4 * MOST_ID + 16)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from edge_agent.capture.current import current, enter, leave
 from edge_agent.capture.data import DataGiven, Item, fitted, packed_items
 from edge_agent.capture.errors import error_text
-from edge_agent.capture.given import SURELY_FIT, fitting, several, text_of
+from edge_agent.capture.given import LINK_BYTES, SURELY_FIT, fitting, several, text_of
 from edge_agent.capture.misuse import misuse
 from edge_agent.capture.recorder import NOWHERE
 from edge_agent.capture.run import Run
@@ -56,7 +56,7 @@ class Task:
         if dependencies is not None:
             self._dependencies = _resolved(dependencies, run)
             for name, _ in self._dependencies:
-                self._size += len(name)
+                self._size += len(name) + LINK_BYTES
         self._generated: list[Item] | None = None
         self._may_begin = True
         run.name(text, key)

@@ -85,9 +85,9 @@ class Memory:
         count = self._count + 1
         body = self._packer.encode(as_dict(state))
         which = next(each for each in range(3) if each not in (self._newest, self._synced))
-        self._data = _HEAD.pack(count, len(body), _check(count, body)) + body
-        write_at(self._fds[which], self._data, 0)
-        self._count, self._newest = count, which
+        data = _HEAD.pack(count, len(body), _check(count, body)) + body
+        write_at(self._fds[which], data, 0)
+        self._count, self._newest, self._data, self._is_doubtful = count, which, data, False
         if durable:
             self.sync()
 

@@ -276,13 +276,13 @@ class Outbox(Intake):
         taken, group, in_a_hurry = self._taken, self._group, self._settings.grouping == "ended"
         while taken:
             row, size = taken[0]
-            if isinstance(row, Together) and not self._has_room_for(row, size):
-                self._forgo(taken.popleft())
-                continue
             if type(row) is tuple and row[0] is Kind.EVENT and not in_a_hurry:  # as a rule
                 if group.is_full or not group.has_room(size):
                     self._close(group)
                 group.add(row, size, now)
+            elif isinstance(row, Together) and not self._has_room_for(row, size):
+                self._forgo(row)
+                continue
             else:
                 self._sort_in(row, size, now)
             taken.popleft()
@@ -316,17 +316,16 @@ class Outbox(Intake):
         header = Header(self.state.epoch, self.state.nonce, self.state.next_seq)
         return len(encode_piece(Piece(header, 0, [row for row, _ in together.rows]))) <= most
 
-    def _forgo(self, queued: tuple[Queued, int]) -> None:
-        """Give up what belongs together and can never be written so, by name. What was taken from other agents to make
-        it was taken all the same."""
-        together, _ = queued
-        assert isinstance(together, Together)
+    def _forgo(self, together: Together) -> None:
+        """Give up what belongs together, comes next and can never be written so, by name. What was taken from other
+        agents to make it was taken all the same."""
         kept = [(row, size) for row, size in together.rows if row[0] in NOTES]
         dropped = Dropped()
         for row, _ in together.rows:
             dropped.add(row)
         self.dropped += dropped.count
         self.free(sum([size for row, size in together.rows if row[0] not in NOTES]))
+        self._taken.popleft()
         if kept:
             self._taken.appendleft((Together(kept), sum([size for _, size in kept])))
         self._taken.appendleft((dropped, 0))

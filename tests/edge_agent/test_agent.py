@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 
 from edge_agent.agent import Agent, AgentFailed, default_agent
+from edge_agent.capture import Task, Workflow
 from edge_agent.config import ConfigError, Settings
 from edge_agent.outbox.recovery import CRASH
 from edge_agent.spool import Spool, SpoolLocked, SpoolUnusable, SpoolUnwritable
 from edge_agent.status_file import NAME, read_status_file
 from edge_agent.transport import Client, Message
+from protocol.events import TaskBegun
 from protocol.ids import StreamId
 from protocol.plan import Node, PlanDocument, PlanError
 from protocol.records import Delivery, End, Gap, Origin, OriginKind, Status
@@ -163,6 +165,16 @@ def test_a_disk_that_fails_at_the_end_does_not_keep_files_open(tmp_path: Path, m
     with pytest.raises(SpoolUnwritable):
         agent.close(0.0)
     assert open_below(tmp_path) == []
+
+
+def test_however_short_they_are_no_more_links_are_in_a_batch_than_anybody_reads(tmp_path: Path) -> None:
+    with Agent(settings(tmp_path, batch_bytes=8 << 10)) as agent:
+        workflow = Workflow("w", recorder=agent)
+        for key in range(40):
+            Task(key, workflow, dependencies=["a"] * 12_000).begin()
+        agent.close(0.0)
+    begun = [each for each in records(tmp_path) if isinstance(each, TaskBegun)]
+    assert [len(each.dependencies) for each in begun] == [12_000] * 40
 
 
 def test_a_delivery_of_very_many_origins_is_told_in_parts(agent: Agent, tmp_path: Path) -> None:

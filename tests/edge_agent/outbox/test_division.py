@@ -197,11 +197,13 @@ def test_nobody_refuses_to_read_what_compresses_to_almost_nothing(windows: int, 
 
 def test_what_belongs_together_and_fills_many_batches_can_be_read(tmp_path: Path) -> None:
     origins = tuple([Origin(OriginKind.SOURCE, STREAM, seq, seq) for seq in range(200)])
-    with Bench(tmp_path, spool_bytes=32 << 20) as bench:
+    folder = tmp_path / "agent"
+    folder.mkdir()
+    with Bench(folder, spool_bytes=32 << 20) as bench:
         bench.outbox.put_all([pending_sized(Delivery(ALERTS, seq, 0, seq, origins), PACKER) for seq in range(1_000)])
         bench.step()
         bench.step(0.5)
-        after = crashed(tmp_path)
+        after = crashed(folder)
         bench.step(1.0)
         told = [[each.seq for each in batch.records()] for batch in bench.batches()]
     assert len(told) > 1

@@ -343,13 +343,15 @@ def test_batches_leave_the_disk_only_when_what_they_told_is_safe(
 def test_batches_of_an_earlier_start_are_missed_though_the_one_after_it_had_written_none(tmp_path: Path) -> None:
     """Killed; started again, which is noted; then a power cut takes the first start's batches, and what the second one
     had told of it, but not the note."""
-    with Bench(tmp_path, fsync="never") as first:
+    folder = tmp_path / "agent"
+    folder.mkdir()
+    with Bench(folder, fsync="never") as first:
         for key in range(10):
             first.put(begun(key))
             first.outbox.hurry()
             first.step()
         assert first.spool.next == 10
-    after = crashed(tmp_path)
+    after = crashed(folder)
     with Bench(after, epoch=Epoch(EPOCH.counter + 1, 77)) as second:
         second.outbox.begin()
     newest = max((after / "up").glob("0*.v1"))
