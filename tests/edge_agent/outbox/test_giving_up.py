@@ -119,11 +119,11 @@ def test_in_whatever_steps_it_is_given_up_the_same_is_named(steps: list[tuple[in
 
 
 def test_an_agent_that_is_cut_off_and_dies_again_and_again_makes_no_batch_that_nobody_reads() -> None:
-    data = b""
-    for nonce in range(1, 3_001):
-        crash = Gap("crash: ...", nonce - 1, nonce - 1, next_event=3)
-        given_up = batch(0, crash, begun(0), nonce=nonce)
-        data, _ = replacement([data, given_up] if data else [given_up], AGENT, PACKER)
+    crashes = [Gap("crash: ...", nonce - 1, nonce - 1, next_event=3) for nonce in range(1, 3_001)]
+    starts = [batch(0, crash, begun(0), nonce=nonce) for nonce, crash in enumerate(crashes, 1)]
+    data, _ = replacement(starts[:1], AGENT, PACKER)
+    for first in range(1, 3_000, 200):
+        data, _ = replacement([data, *starts[first : first + 200]], AGENT, PACKER)
     records = list(decode_batch(data, AGENT).records())
     assert len(data) < 8_000
     gaps = [each for each in records if each.reason in (REASON, "crash: ...")]
