@@ -15,8 +15,8 @@ from threadline.load.watch import Sample
 
 
 class Display(Listener):
-    """On stderr: what is asked for goes to stdout. Whoever closes the terminal sees no more of it, but that is no reason
-    to lose what was measured."""
+    """On stderr: what is asked for goes to stdout. Whoever closes the terminal sees no more of it, and loses nothing
+    that was measured."""
 
     def __init__(self, options: LoadOptions) -> None:
         self._options = options
