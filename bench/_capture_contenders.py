@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from bench._capture_servers import Redis, SnServer, SpanSink
+from bench._capture_servers import Redis, SnServer, SpanSink, running
 from bench._capture_traffic import TcpCounter, Traffic, UdpCounter
 from bench._capture_workload import TRANSFORMATIONS, Workload
 from protocol.address import format_address
@@ -105,14 +105,16 @@ class Servers:
         self._servers: dict[str, Server] = {}
 
     def __enter__(self) -> Self:
+        """Those that are processes come first: the others have threads."""
         with self._stack:
+            if "redis" in self._wanted:
+                self._servers["redis"] = redis = Redis(self._folder)
+                self._stack.enter_context(running(redis))
             if "gateway" in self._wanted:
                 self.gateway = self._stack.enter_context(SnServer(self._folder))
                 self._servers["gateway"] = self.gateway
             if "spans" in self._wanted:
                 self._servers["spans"] = self._stack.enter_context(SpanSink())
-            if "redis" in self._wanted:
-                self._servers["redis"] = self._stack.enter_context(Redis(self._folder))
             self._stack = self._stack.pop_all()
         return self
 

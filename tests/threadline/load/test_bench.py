@@ -12,7 +12,7 @@ import pytest
 
 from bench import _load_chain
 from bench import load as bench
-from bench._goals import Report
+from bench._goals import Report, end_well
 from bench._load_chain import growths
 from tests.threadline.load.samples import sample
 from threadline.load.chain import SPARK, Chain
@@ -71,7 +71,8 @@ def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path: Path, capsys
     )
 
 
-def test_sigterm_ends_a_benchmark_with_everything_cleaned_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_benchmark_with_everything_cleaned_up(tmp_path: Path, number: int) -> None:
     code = (
         "import tempfile, time; from bench._goals import parse_arguments; parse_arguments('some', '')\n"
         f"with tempfile.TemporaryDirectory(dir={str(tmp_path)!r}): print('there', flush=True); time.sleep(600)"
@@ -80,6 +81,16 @@ def test_sigterm_ends_a_benchmark_with_everything_cleaned_up(tmp_path: Path) -> 
         assert process.stdout is not None
         assert process.stdout.readline() == "there\n"
         assert list(tmp_path.iterdir()) != []
-        process.terminate()
-        assert process.wait(60) == 128 + signal.SIGTERM
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_that_is_ignored_does_not_end_a_benchmark() -> None:
+    before = {each: signal.signal(each, signal.SIG_IGN) for each in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        end_well()
+        assert {signal.getsignal(each) for each in before} == {signal.SIG_IGN}
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
