@@ -9,13 +9,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from bench._capture_servers import Redis, SnServer, SpanSink
+from bench._capture_servers import Redis, SnServer, SpanSink, running
 from bench._capture_traffic import TcpCounter, Traffic, UdpCounter
 from bench._capture_workload import TRANSFORMATIONS, Workload
 from protocol.address import format_address
@@ -105,14 +105,16 @@ class Servers:
         self._servers: dict[str, Server] = {}
 
     def __enter__(self) -> Self:
+        """Those that are processes come first: the others have threads."""
         with self._stack:
+            if "redis" in self._wanted:
+                self._servers["redis"] = redis = Redis(self._folder)
+                self._stack.enter_context(running(redis))
             if "gateway" in self._wanted:
                 self.gateway = self._stack.enter_context(SnServer(self._folder))
                 self._servers["gateway"] = self.gateway
             if "spans" in self._wanted:
                 self._servers["spans"] = self._stack.enter_context(SpanSink())
-            if "redis" in self._wanted:
-                self._servers["redis"] = self._stack.enter_context(Redis(self._folder))
             self._stack = self._stack.pop_all()
         return self
 
@@ -155,6 +157,7 @@ class Worker:
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
             )  # fmt: skip
         self._limit = threading.Timer(_LIMIT_S, self._process.kill)
+        self._limit.daemon = True  # nobody has to wait for it if something else ends the benchmark
         self._limit.start()
         settings = {
             "module": f"bench._capture_{contender.module}",
@@ -176,16 +179,19 @@ class Worker:
         return self._contender.options
 
     def __enter__(self) -> Self:
-        """Wait until it is connected."""
-        assert self._process.stdout is not None
-        if self._process.stdout.readline() != b"ready\n":
-            self._close()
-            raise self._failed()
+        self.wait_until_ready()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._close()
+
+    def wait_until_ready(self) -> None:
+        """It is connected then."""
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != b"ready\n":
+            self._close()
+            raise self._failed()
 
     def go(self) -> None:
         self._tell(b"\n")
@@ -218,8 +224,8 @@ class Worker:
         self._process.wait()
         self._limit.cancel()
         for stream in (self._process.stdin, self._process.stdout):
-            with stream or nullcontext():
-                pass
+            if stream is not None:
+                stream.close()
 
     def _failed(self) -> WorkerFailed:
         said = "\n".join(self._errors.read_text(errors="replace").splitlines()[-15:])

@@ -14,6 +14,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Self
@@ -87,6 +88,17 @@ EVENTS_IN: dict[str, Callable[[bytes, str], Iterator[str]]] = {
 }
 
 
+@contextmanager
+def running(service: Service) -> Iterator[None]:
+    """A service that is ended though it may not come up, and that does not outlive the benchmark, however that ends.
+    Nothing may have started a thread yet."""
+    try:
+        service.start(apart=True)
+        yield
+    finally:
+        service.stop()
+
+
 class SnServer:
     """Mosquitto, our gateway and translator, and a subscriber."""
 
@@ -100,17 +112,16 @@ class SnServer:
         return self._gateway.address
 
     def __enter__(self) -> Self:
-        self._broker.start()
-        self._gateway.start()
-        self._translator.start()
-        self.arrivals = Arrivals(self._broker.port).__enter__()
+        """Nothing may have started a thread yet."""
+        with ExitStack() as stack:
+            for service in (self._broker, self._gateway, self._translator):
+                stack.enter_context(running(service))
+            self.arrivals = stack.enter_context(Arrivals(self._broker.port))
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.arrivals.__exit__()
-        self._translator.stop()
-        self._gateway.stop()
-        self._broker.stop()
+        self._stack.close()
 
 
 class SpanSink:

@@ -22,6 +22,7 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     "==": operator.eq,
 }
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +77,23 @@ class Report:
 
 
 def parse_arguments(name: str, description: str) -> Report:
-    """The two flags every benchmark takes. From here on SIGTERM ends it as Ctrl-C does: with everything cleaned up."""
+    """The two flags every benchmark takes. From here on signals end it with everything cleaned up."""
     parser = argparse.ArgumentParser(prog=f"bench/{name}.py", description=description)
     parser.add_argument("--quick", action="store_true", help="smaller sizes, under 3 minutes")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures and goals to FILE")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, _end)
+    end_well()
     return Report(name, arguments.quick, arguments.json)
 
 
+def end_well() -> None:
+    """From here on SIGTERM and SIGHUP end a benchmark as Ctrl-C does, unless they are ignored: nohup ignores SIGHUP."""
+    for each in _SIGNALS:
+        if signal.getsignal(each) != signal.SIG_IGN:
+            signal.signal(each, _end)
+
+
 def _end(number: int, _: FrameType | None) -> NoReturn:
-    signal.signal(number, signal.SIG_IGN)  # a second one would disturb the cleaning
+    for each in _SIGNALS:
+        signal.signal(each, signal.SIG_IGN)  # a second one would disturb the cleaning
     raise SystemExit(128 + number)

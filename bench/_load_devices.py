@@ -60,8 +60,12 @@ def capture(contender: Contender, devices: int, tasks: int, server: SnServer, fo
     """So many devices run so many tasks each."""
     workload = Tasks("paper", ATTRIBUTES, TASK_S, min(tasks, TASKS))
     with ExitStack() as stack:
-        made = [Worker(contender, workload, format_address(*server.address), folder) for _ in range(devices)]
-        workers = [stack.enter_context(worker) for worker in made]
+        workers: list[Worker] = []
+        for _ in range(devices):  # they start side by side, and whoever is there is ended though others fail
+            workers.append(Worker(contender, workload, format_address(*server.address), folder))
+            stack.push(workers[-1])
+        for worker in workers:
+            worker.wait_until_ready()
         begun = time.monotonic()
         for place, worker in enumerate(workers):
             time.sleep(max(0.0, begun + place * TASK_S / devices - time.monotonic()))

@@ -53,7 +53,7 @@ from bench._capture_contenders import (
 from bench._capture_servers import EVENTS_IN
 from bench._capture_traffic import Traffic
 from bench._capture_workload import Workload
-from bench._goals import Report
+from bench._goals import Report, end_well
 from bench._statistics import ratios
 from threadline.lossy_link import LossyLink
 
@@ -112,13 +112,15 @@ def main() -> None:
 
 
 def parse_arguments() -> tuple[Report, list[str]]:
-    """The flags of every benchmark, and the contenders if not all of them are wanted."""
+    """The flags of every benchmark, and the contenders if not all of them are wanted. From here on signals end it with
+    everything cleaned up."""
     parser = argparse.ArgumentParser(prog="bench/capture.py", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer rounds, under 3 minutes")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures and goals to FILE")
     names = [each.name for each in CONTENDERS]
     parser.add_argument("--only", nargs="+", choices=names, default=[], metavar="NAME", help=f"of {', '.join(names)}")
     arguments = parser.parse_args()
+    end_well()
     return Report("capture", arguments.quick, arguments.json), arguments.only
 
 

@@ -70,6 +70,8 @@ def table_ix(report: Report, folder: Path) -> None:
     mean_us = {(each.contender, each.devices): each.mean_us for each in found}
     ours_us = mean_us[THREADLINE.name, DEVICES[-1]]
     size = f"{tasks} tasks of 0.5 s each"
+    delivered = min(each.delivered for each in found if each.contender == THREADLINE.name)
+    report.goal(f"share of events delivered, least of our own runs ({size})", delivered, "==", 1)
     over = ours_us / mean_us[THREADLINE.name, DEVICES[0]]
     report.goal(f"mean caller time at 64 devices over that at 8 ({size})", over, "<=", MOST_OVER_8, "x")
     under = mean_us.get((PROVLIGHT.name, DEVICES[-1]), math.nan) / ours_us
@@ -79,12 +81,12 @@ def table_ix(report: Report, folder: Path) -> None:
 
 
 def sustained(report: Report, chain: Chain) -> float:
-    """The highest rate, and what stood in the way."""
+    """The highest rate, as it was said and not as it was asked for, and what stood in the way."""
     first, step_s, close = (16_000.0, 8.0, 1.6) if report.quick else (8_000.0, 40.0, 1.1)
     print(f"highest sustained rate of {QUERY_DEVICES} devices, steps of {step_s:g} s", flush=True)
     outcome = load(chain, "query", QUERY_DEVICES, first, step_s=step_s, close=close)
     report.figures.append({"part": "sustained", **_figures(outcome)})
-    highest = outcome.highest.rate if outcome.highest is not None else 0.0
+    highest = outcome.highest.achieved if outcome.highest is not None else 0.0
     if outcome.bottleneck is not None:
         print(f"first bottleneck: {outcome.bottleneck.component}: {outcome.bottleneck.why}")
     size = f"steps of {step_s:g} s, {close:g} times apart at most"
@@ -132,8 +134,10 @@ def light(report: Report, chain: Chain) -> None:
     report.goal(f"records lost ({devices} light devices)", _lost(outcome), "==", 0)
 
 
-def _lost(outcome: Outcome) -> int:
-    """Records, and batches that never left their device."""
+def _lost(outcome: Outcome) -> float:
+    """Records, and batches that never left their device. If nothing was said or nobody has looked, it is not known."""
+    if not outcome.at_work_s or not outcome.checked:
+        return math.nan
     return sum(abs(loss.said - loss.found) for loss in outcome.losses) + outcome.left
 
 

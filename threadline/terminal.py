@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import NoReturn
 
 import typer
@@ -12,8 +13,9 @@ from protocol.address import parse_address
 
 
 def fail(text: str, code: int = 2) -> NoReturn:
-    """End with a line that says what is wrong and what to do."""
-    typer.echo(f"threadline: {text}", err=True)
+    """End with a line that says what is wrong and what to do, though nobody may be there to read it."""
+    with suppress(OSError):
+        typer.echo(f"threadline: {text}", err=True)
     raise typer.Exit(code)
 
 

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -30,7 +31,7 @@ from bench._capture_contenders import (
     WorkerFailed,
     why_not,
 )
-from bench._capture_servers import SpanSink, provlight_events, threadline_events
+from bench._capture_servers import SnServer, SpanSink, provlight_events, threadline_events
 from bench._capture_traffic import TcpCounter, Traffic, UdpCounter
 from bench._capture_workload import EVENTS, TASKS, Workload
 from bench._goals import Report
@@ -39,6 +40,7 @@ from protocol.address import format_address
 from protocol.mqttsn import ConnAck, Connect, PubComp, Publish, PubRec, PubRel, RegAck, Register, decode, encode
 from protocol.wire.batch import Header, encode_batch, frame
 from protocol.wire.sections import EventKind, Kind
+from threadline.lab import ServiceFailed
 
 REAL_10 = Workload("real", 10, 0.0)
 
@@ -239,6 +241,30 @@ def test_opentelemetry_exports_a_span_with_all_attributes_of_a_task(tmp_path: Pa
 def test_who_sends_nowhere_needs_no_server_and_has_no_traffic(tmp_path: Path) -> None:
     with Servers(tmp_path, [FLOWCEPT]) as servers, servers.counting(FLOWCEPT) as (url, traffic):
         assert (url, traffic) == ("", None)
+
+
+def test_what_has_started_is_ended_if_the_gateway_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing outlives a benchmark that is killed: all of it is started apart."""
+    calls: list[tuple[str, Any]] = []
+
+    class Fake:
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def start(self, apart: bool = False) -> None:
+            calls.append((self._name, apart))
+            if self._name == "gateway":
+                raise ServiceFailed("its port is taken")
+
+        def stop(self) -> None:
+            calls.append((self._name, "stopped"))
+
+    for each in ("Mosquitto", "GatewayService", "TranslatorService"):
+        name = each.removesuffix("Service").lower()
+        monkeypatch.setattr(f"bench._capture_servers.{each}", lambda *_, name=name: Fake(name))
+    with pytest.raises(ServiceFailed, match="its port is taken"), SnServer(tmp_path):
+        pass
+    assert calls == [("mosquitto", True), ("gateway", True), ("gateway", "stopped"), ("mosquitto", "stopped")]
 
 
 # --- goals --------------------------------------------------------------------------------

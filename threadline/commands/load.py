@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -178,7 +179,8 @@ def load(
             print_line(line)
     finally:
         for text in unwritten:
-            typer.echo(f"threadline: {text}", err=True)
+            with suppress(OSError):
+                typer.echo(f"threadline: {text}", err=True)
     raise typer.Exit(0 if outcome.is_whole and not unwritten else 1)
 
 
@@ -280,13 +282,14 @@ def _named(option: str, text: str, names: tuple[str, ...]) -> tuple[str, str]:
 
 @contextmanager
 def _listening(stop: threading.Event) -> Iterator[list[int]]:
-    """The first signal ends the run with what was measured; the second one does not wait for it. All that came.
-    Afterwards signals are what they were: it may take long to write what was measured, to a pipe for instance."""
+    """The first signal ends the run with what was measured; the second one does not wait for it, unless it is SIGHUP:
+    the kernel and the shell both tell of a terminal that is closed. All that came. Afterwards signals are what they
+    were: it may take long to write what was measured, to a pipe for instance."""
     came: list[int] = []
 
     def signalled(number: int, _: FrameType | None) -> None:
         came.append(number)
-        if stop.is_set():
+        if stop.is_set() and number != signal.SIGHUP:
             raise KeyboardInterrupt
         stop.set()
 

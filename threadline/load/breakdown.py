@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 from signal import Signals
 
@@ -19,6 +20,12 @@ class Breakdown(RuntimeError):
     def died(cls, who: str, code: int, log: Sequence[str]) -> Breakdown:
         """A process has ended though it should not have."""
         return cls(who, "died", f"killed by {_signal(-code)}" if code < 0 else f"exit code {code}", log)
+
+    @classmethod
+    def failed(cls, who: str, error: Exception) -> Breakdown:
+        """Something that nobody has thought of: it says where, as that is all there will be to find out why."""
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        return cls(who, "failed", f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})")
 
     def told(self, at_s: float | None = None) -> str:
         """With the time of the run at which it was seen, if there is one."""

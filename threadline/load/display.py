@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from rich.console import Console
 from rich.status import Status
 
@@ -13,7 +15,8 @@ from threadline.load.watch import Sample
 
 
 class Display(Listener):
-    """On stderr: what is asked for goes to stdout."""
+    """On stderr: what is asked for goes to stdout. Whoever closes the terminal sees no more of it, and loses nothing
+    that was measured."""
 
     def __init__(self, options: LoadOptions) -> None:
         self._options = options
@@ -23,13 +26,16 @@ class Display(Listener):
 
     def __enter__(self) -> Display:
         if self._console.is_terminal:
-            self._status = self._console.status("")
-            self._status.start()
+            status = self._console.status("")
+            with suppress(OSError):
+                status.start()
+                self._status = status
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._status is not None:
-            self._status.stop()
+            with suppress(OSError):
+                self._status.stop()
 
     def phase(self, text: str) -> None:
         self._phase = text
@@ -50,8 +56,10 @@ class Display(Listener):
 
     def step(self, step: Step) -> None:
         if self._status is not None:
-            self._console.print(step_line(step), markup=False, highlight=False)
+            with suppress(OSError):
+                self._console.print(step_line(step), markup=False, highlight=False)
 
     def _show(self, text: str) -> None:
         if self._status is not None:
-            self._status.update(text)
+            with suppress(OSError):
+                self._status.update(text)

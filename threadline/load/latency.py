@@ -16,6 +16,7 @@ import numpy as np
 
 from collector.store import ChangeKind, StoreError, StoreReader, open_store
 from protocol.chunks import SEQ_BITS
+from threadline.load.breakdown import Breakdown
 from threadline.load.histogram import Histogram
 
 _EVERY_S = 0.1
@@ -39,7 +40,9 @@ class Arrivals:
         """Results and tasks that are visible by now."""
         self.since_ms = 0
         """What was captured earlier is not counted as late."""
-        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self.failure: Breakdown | None = None
+        """Why nobody follows it any more."""
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -54,6 +57,12 @@ class Arrivals:
         with self._lock:
             found, self._late_ms = self._late_ms, Histogram()
         return found
+
+    def _run(self) -> None:
+        try:
+            self._follow()
+        except Exception as error:
+            self.failure = Breakdown.failed("the look at the store", error)
 
     def _follow(self) -> None:
         reader: StoreReader | None = None

@@ -1,7 +1,8 @@
 """What people ask the API, for Locust: what is new, what a result came from, what a reading touched, and all live.
 
 `threadline load --users N` runs it; by itself: `locust --locustfile threadline/load/locustfile.py --host URL`. In the
-first case the environment names a file for what was asked, which is there from the moment on when users are.
+first case the environment names a file for what was asked, which is there from the moment on when users are, and the
+process that wants to know: without it nobody has to ask.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import gevent
 from locust import HttpUser, between, events, task
 from locust.env import Environment
 from requests import RequestException
 
 _FOLLOWED_S = 5.0
+_LOOK_S = 0.5
 _RECENT = 50
 _MOST_ERRORS = 5
 _RANDOM = Random()
@@ -132,6 +135,20 @@ def _tell(environment: Environment, **_: Any) -> None:
     new.replace(file)
 
 
+def _end_with_parent(environment: Environment, **_: Any) -> None:
+    """Whoever is killed at once cannot stop the users, who would ask for ever."""
+    runner, parent = environment.runner, int(os.environ["THREADLINE_PARENT"])
+    assert runner is not None
+
+    def look() -> None:
+        while os.getppid() == parent:
+            gevent.sleep(_LOOK_S)
+        runner.quit()
+
+    gevent.spawn(look)
+
+
 if "THREADLINE_ASKED" in os.environ:
+    events.init.add_listener(_end_with_parent)  # type: ignore[no-untyped-call]
     events.test_start.add_listener(_tell)  # type: ignore[no-untyped-call]
     events.test_stop.add_listener(_tell)  # type: ignore[no-untyped-call]

@@ -72,6 +72,8 @@ class Outcome:
     asked: Asked | None = None
     was_stopped: bool = False
     """Before the devices had spoken for as long as they should; later on nothing can be cut short."""
+    was_cold: bool = False
+    """Spark had not got going when the devices began to speak, though it was waited for."""
     gone: dict[str, str] = field(default_factory=dict)
     """Components of a chain that ran already, and when they died."""
     failure: str | None = None

@@ -100,7 +100,7 @@ class Users:
                     *("--only-summary", "--stop-timeout", "2", "--exit-code-on-error", "0"),
                 ],
                 stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True,
-                env={**os.environ, "THREADLINE_ASKED": str(self._told)},
+                env={**os.environ, "THREADLINE_ASKED": str(self._told), "THREADLINE_PARENT": str(os.getpid())},
             )  # fmt: skip
 
     def __enter__(self) -> Self:

@@ -11,6 +11,7 @@ from threadline.load.loss import Loss
 from threadline.load.outcome import Outcome
 from threadline.load.plots import Points, plot
 from threadline.load.summary import (
+    COLD,
     asked_for,
     components,
     has_too_little_to_say,
@@ -79,6 +80,8 @@ def _verdict(outcome: Outcome) -> Iterable[str]:
         yield '<p class="lost">The devices said less than was asked for.</p>'
     if has_too_little_to_say(outcome):
         yield f"<p>{escape(too_little(outcome))}.</p>"
+    if outcome.was_cold:
+        yield f'<p class="lost">{COLD}.</p>'
     yield from (f'<p class="lost">{escape(text)}.</p>' for text in outcome.gone.values())
     if outcome.failure is not None:
         yield f'<p class="lost">It could not be brought to its end:</p>\n<pre>{escape(outcome.failure)}</pre>'

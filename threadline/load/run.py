@@ -184,7 +184,8 @@ class _Run:
             raise Stopped
 
     def _whisper(self, watch: Watch, arrivals: Arrivals) -> None:
-        """Until Spark has got going, and has worked through all of it."""
+        """Until Spark has got going, and has worked through all of it. If that takes too long, it is measured as it is,
+        and told so."""
         self._listener.phase("warming up")
         before_s = watch.now_s
         step = self._options.profile.per_step
@@ -192,6 +193,7 @@ class _Run:
         give_up = time.monotonic() + _WARM_S
         while not self._is_warm(watch, arrivals) and time.monotonic() < give_up and self._sleep(1.0, watch):
             pass
+        self._outcome.was_cold = not self._is_warm(watch, arrivals)
         watch.set_rate(0.0)
         self._settle(watch, before_s)
 

@@ -17,6 +17,7 @@ from threadline.load.watch import Sample
 _MOST_LOSSES = 20
 _LEAST_LOOKS = 4  # for a rate: a component may have written nothing between two of them
 _LEAST_SAID = 0.95
+COLD = "Spark had not got going when the devices began to speak: its first micro-batches are among the figures"
 
 
 def lines(outcome: Outcome) -> Iterator[str]:
@@ -85,6 +86,8 @@ def _said_lines(outcome: Outcome) -> Iterator[str]:
         yield f"TOO SLOW  asked for {options.rate:,.0f}/s, said {said:,.0f}/s"
     if has_too_little_to_say(outcome):
         yield f"          {too_little(outcome)}"
+    if outcome.was_cold:
+        yield f"COLD      {COLD}"
 
 
 def is_short(outcome: Outcome) -> bool:
@@ -244,6 +247,7 @@ def document(outcome: Outcome) -> dict[str, Any]:
         "at_work_s": outcome.at_work_s,
         "drained_s": outcome.drained_s,
         "was_stopped": outcome.was_stopped,
+        "was_cold": outcome.was_cold,
         "failure": outcome.failure,
         "gone": list(outcome.gone.values()),
         "said_with_warm_up": asdict(outcome.said_in_all),

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Self
 
+from threadline.load.breakdown import Breakdown
 from threadline.load.chain import SPARK, TRANSLATOR, Chain
 from threadline.load.fleet import Fleet
 from threadline.load.histogram import Histogram
@@ -73,7 +74,8 @@ class Watch:
     def __init__(self, chain: Chain, fleet: Fleet, arrivals: Arrivals | None) -> None:
         self.samples: list[Sample] = []
         self.on_sample: Callable[[Sample], None] = lambda _: None
-        self.failure: Exception | None = None
+        self.failure: Breakdown | None = None
+        """Why there are no more samples: it ends the run, with those that there are."""
         self._chain = chain
         self._fleet = fleet
         self._arrivals = arrivals
@@ -113,13 +115,22 @@ class Watch:
             if self._done.wait(max(0.0, due - time.monotonic())):
                 return
             try:
-                self._chain.check()
-                self._fleet.check()
+                self._check()
                 self.samples.append(self._sample())
-            except Exception as error:
+                self.on_sample(self.samples[-1])
+            except Breakdown as error:
                 self.failure = error
                 return
-            self.on_sample(self.samples[-1])
+            except Exception as error:
+                self.failure = Breakdown.failed("the look at all of it", error)
+                return
+
+    def _check(self) -> None:
+        """Breakdown if somebody is gone without whom the run cannot go on."""
+        self._chain.check()
+        self._fleet.check()
+        if self._arrivals is not None and self._arrivals.failure is not None:
+            raise self._arrivals.failure
 
     def _sample(self) -> Sample:
         metrics = self._metrics()

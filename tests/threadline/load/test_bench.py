@@ -6,18 +6,23 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench import _load_chain
 from bench import load as bench
-from bench._goals import Report
+from bench._capture_contenders import Contender
+from bench._goals import Report, end_well
 from bench._load_chain import growths
+from bench._load_devices import Captured
 from tests.threadline.load.samples import sample
 from threadline.load.chain import SPARK, Chain
 from threadline.load.outcome import LoadOptions, Outcome
 from threadline.load.profiles import profile_named
+from threadline.load.steps import judge
 
 
 def test_without_a_sustained_rate_there_is_none_to_stay_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,6 +47,51 @@ def test_devices_that_say_too_little_do_not_stay_at_a_rate(monkeypatch: pytest.M
     report = Report("load", quick=True, json_file=None)
     bench.steady(report, Chain("127.0.0.1:9"), 100.0)
     assert report.goals[0].line().endswith("measured 0.04286 wanted >= 0.95 missed")
+
+
+def test_who_said_nothing_or_was_not_looked_for_has_not_lost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = LoadOptions(profile_named("light"), 100, 20.0, 8.0, 1)
+    whole = Outcome(options, to_s=8.0, checked=("log", "graph"), connected=100)
+    for outcome, verdict in (
+        (whole, "met"),
+        (replace(whole, to_s=0.0), "missed"),
+        (replace(whole, checked=()), "missed"),
+    ):
+        monkeypatch.setattr(bench, "load", lambda *_, outcome=outcome, **__: outcome)
+        report = Report("load", quick=True, json_file=None)
+        bench.light(report, Chain("127.0.0.1:9"))
+        assert report.goals[-1].name == "records lost (100 light devices)"
+        assert report.goals[-1].line().endswith(verdict)
+
+
+def test_the_highest_rate_is_what_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what was asked for, of which 95 % are enough to sustain it."""
+    step = judge([sample(at_s, said=9_600 * at_s) for at_s in range(1, 21)], 10_000, 0.0, 20.0, with_spark=True)
+    assert step is not None and step.is_sustained
+    options = LoadOptions(profile_named("query"), 16, 10_000, 20.0, 1, find_max=True)
+    monkeypatch.setattr(bench, "load", lambda *_, **__: Outcome(options, highest=step))
+    report = Report("load", quick=True, json_file=None)
+    assert bench.sustained(report, Chain("127.0.0.1:9")) == pytest.approx(9_600)
+    assert report.goals[0].line().endswith("measured 9600 wanted >= 10000 missed")
+
+
+@pytest.mark.parametrize(("delivered", "verdict"), [(1.0, "met"), (0.9999, "missed")])
+def test_a_capture_that_drops_events_meets_no_goal_by_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delivered: float, verdict: str
+) -> None:
+    """Whatever the others drop, which are not ours."""
+
+    def captured(contender: Contender, devices: int, *_: object) -> Captured:
+        is_ours = contender.name == "threadline"
+        return Captured(contender.name, devices, 20, 1.0, 1.0, 1.0, (delivered if devices == 64 else 1.0) * is_ours)
+
+    monkeypatch.setattr(bench, "SnServer", nullcontext)
+    monkeypatch.setattr(bench, "capture", captured)
+    monkeypatch.setattr(bench, "why_not", lambda _: None)
+    report = Report("load", quick=True, json_file=None)
+    bench.table_ix(report, tmp_path)
+    (goal,) = [each for each in report.goals if each.name.startswith("share of events delivered")]
+    assert goal.line().endswith(verdict)
 
 
 def test_memory_is_compared_by_the_quarters() -> None:
@@ -71,7 +121,8 @@ def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path: Path, capsys
     )
 
 
-def test_sigterm_ends_a_benchmark_with_everything_cleaned_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_benchmark_with_everything_cleaned_up(tmp_path: Path, number: int) -> None:
     code = (
         "import tempfile, time; from bench._goals import parse_arguments; parse_arguments('some', '')\n"
         f"with tempfile.TemporaryDirectory(dir={str(tmp_path)!r}): print('there', flush=True); time.sleep(600)"
@@ -80,6 +131,16 @@ def test_sigterm_ends_a_benchmark_with_everything_cleaned_up(tmp_path: Path) -> 
         assert process.stdout is not None
         assert process.stdout.readline() == "there\n"
         assert list(tmp_path.iterdir()) != []
-        process.terminate()
-        assert process.wait(60) == 128 + signal.SIGTERM
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_that_is_ignored_does_not_end_a_benchmark() -> None:
+    before = {each: signal.signal(each, signal.SIG_IGN) for each in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        end_well()
+        assert {signal.getsignal(each) for each in before} == {signal.SIG_IGN}
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -61,6 +61,22 @@ def test_what_was_read_when_the_store_failed_is_read_again(tmp_path: Path, monke
         wait_until(lambda: arrivals.seen == 2, "both results are seen")
 
 
+def test_whatever_else_ends_it_is_made_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or else results would seem to have stayed away."""
+
+    def fails(*_: object) -> None:
+        raise KeyError(7)
+
+    monkeypatch.setattr(StoreReader, "told", fails)
+    with (
+        QuickWriter(tmp_path / "g.db"),
+        Arrivals(f"sqlite:///{tmp_path / 'g.db'}", [START], with_tasks=False) as arrivals,
+    ):
+        wait_until(lambda: arrivals.failure is not None, "it has failed")
+    assert arrivals.failure is not None
+    assert arrivals.failure.told(3.0).startswith("the look at the store failed at 3 s: KeyError: 7 (")
+
+
 def test_what_was_there_before_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store may hold the results of years."""
     read: list[int] = []

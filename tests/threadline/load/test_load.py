@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,6 +24,7 @@ from protocol.address import format_address
 from protocol.wire.sections import Kind
 from tests.support.waiting import wait_until
 from threadline.cli import app
+from threadline.commands.load import _listening
 from threadline.lab import GatewayService, TranslatorService, free_port, mqtt_broker
 from threadline.load.outcome import Outcome
 from threadline.load.scrape import scrape
@@ -214,6 +218,48 @@ def test_files_are_written_though_nothing_can_be_printed(tmp_path: Path, monkeyp
     files = [tmp_path / "load.json", tmp_path / "load.html"]
     CliRunner().invoke(app, ["load", "--json", str(files[0]), "--report", str(files[1])])
     assert all(file.exists() for file in files)
+
+
+MEASURED = """
+from threadline.load import run
+from threadline.load.outcome import Outcome
+
+def measured(options, stop, listener):
+    listener.phase("at work")
+    assert stop.wait(60)
+    return Outcome(options, connected=options.devices, was_stopped=True)
+
+run.run = measured
+from threadline.cli import app
+app()
+"""
+
+
+def test_a_terminal_that_is_closed_loses_no_figures(tmp_path: Path) -> None:
+    """Neither the line that changes nor the summary can be written then."""
+    files = [tmp_path / "load.json", tmp_path / "load.html"]
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", MEASURED, "load", "--json", str(files[0]), "--report", str(files[1])],
+        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, env={**os.environ, "TERM": "xterm"},
+    )  # fmt: skip
+    os.close(theirs)
+    seen = b""
+    while b"at work" not in seen:
+        seen += os.read(ours, 4096)
+    os.close(ours)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(END_S) == 1
+    assert figures(files[0])["was_stopped"] is True
+    assert files[1].read_text().startswith("<!DOCTYPE html>")
+
+
+def test_a_terminal_that_is_closed_may_say_so_twice() -> None:
+    numbers = [signal.SIGHUP, signal.SIGHUP, signal.SIGTERM]
+    with _listening(threading.Event()) as came, pytest.raises(KeyboardInterrupt):
+        for each in numbers:
+            signal.raise_signal(each)
+    assert came == numbers, "only the last one does not wait"
 
 
 @pytest.mark.usefixtures("measured")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
+import psutil
 import pytest
 
 from tests.support.waiting import wait_until
@@ -127,6 +129,27 @@ def test_what_locust_cannot_ask_is_a_failure_and_no_traceback(tmp_path: Path) ->
     assert asking.asked.errors[-1] == "nobody was answered"
     assert any("GET sinks" in error for error in asking.asked.errors)
     assert "Traceback" not in (tmp_path / "locust.log").read_text()
+
+
+@pytest.mark.skipif(not is_installed(), reason=MISSING)
+def test_users_end_with_whoever_wants_to_know_though_it_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from threadline.load.questions import Users\n"
+        "with Users(sys.argv[1], 2, Path(sys.argv[2])): time.sleep(600)"
+    )
+    api = Silent()
+    with api.running():
+        with subprocess.Popen([sys.executable, "-c", code, api.url, str(tmp_path)]) as process:
+            try:
+                wait_until(lambda: api.asked > 0, "they have asked", 60)
+                (locust,) = psutil.Process(process.pid).children()
+            finally:
+                process.kill()
+        try:
+            wait_until(lambda: not locust.is_running(), "the users are gone", 20)
+        finally:
+            if locust.is_running():
+                locust.kill()
 
 
 class Other(BaseHTTPRequestHandler):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -253,6 +254,26 @@ def test_an_api_that_does_not_answer_is_refused(tmp_path: Path, monkeypatch: pyt
     scripted(monkeypatch)
     with pytest.raises(CannotLoad, match=r"--api: nobody answers at http://127\.0\.0\.1:1: Connection refused"):
         went(tmp_path, users=2, chain=Chain("127.0.0.1:9", api="http://127.0.0.1:1"))
+
+
+# Before they speak
+
+
+@pytest.mark.parametrize("seen", [0, 1])
+def test_a_spark_that_does_not_get_going_is_measured_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: int
+) -> None:
+    world = scripted(monkeypatch)
+    arrivals = SimpleNamespace(seen=seen, since_ms=0, take_ms=lambda: None)
+    monkeypatch.setattr(runs, "Arrivals", lambda *_: nullcontext(arrivals))
+    monkeypatch.setattr(runs, "lost_before_graph", lambda ends, store: [])
+    outcome = went(tmp_path, world, chain=Chain("127.0.0.1:9", store="sqlite:///none.db"))
+    is_cold = seen == 0
+    assert (outcome.from_s > 120) is is_cold
+    assert document(outcome)["was_cold"] is is_cold
+    assert any(line.startswith("COLD      Spark had not got going") for line in lines(outcome)) is is_cold
+    assert ("Spark had not got going" in page(outcome)) is is_cold
+    assert outcome.is_whole
 
 
 # What has arrived
