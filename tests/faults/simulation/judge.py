@@ -96,6 +96,7 @@ class _Judge:
         yield from self._events()
         for name in dict.fromkeys(name for name, _ in self.life.tuples):
             yield from self._stream(name)
+        yield from self._sources()
         yield from self._deliveries()
         yield from self._promises()
 
@@ -129,10 +130,11 @@ class _Judge:
         life = self.life
         events = [each.record for each in self.mine if each.kind is Kind.EVENT]
         named = _numbers(gap.events for gap in self.gaps)
-        yield from self._numbered("events", [each.number for each in events], named, life.events, life.safe.events)
-        wrong = [each.number for each in events if each.number != each.ts]
-        if wrong:
-            yield f"events are not what was captured: {wrong}"
+        yield from self._numbered("events", [each.number for each in events], named, len(life.events), life.safe.events)
+        captured = dict(enumerate(life.events))
+        for each in events:
+            if each != captured.get(each.number):
+                yield f"{each} is not what was captured: {captured.get(each.number)}"
         if self.is_sure and any(gap.next_event != len(events) + len(named) for gap in self.crashes):
             yield f"a gap says another next event than {len(events) + len(named)}: {self.crashes}"
 
@@ -165,6 +167,19 @@ class _Judge:
             yield f"{what} that were on disk are missing and not named: {sorted(set(range(safe)) - known)}"
         if named and not (self.life.dropping or self.life.power_cut or self.life.reflashed):
             yield f"{what} were given up, which nobody has allowed: {sorted(named)}"
+
+    def _sources(self) -> Iterator[str]:
+        """Readings are in the log as the plan told them, and the plan told what the device has read."""
+        life = self.life
+        invented = Counter(life.sources.values()) - Counter(life.readings)
+        if invented:
+            yield f"the plan tells what was never read: {sorted(invented)}"
+        for each in self.mine:
+            if each.kind is Kind.SOURCE:
+                said = each.record.ts, each.record.payload
+                told = life.sources.get((each.record.stream.name, each.record.seq))
+                if said != told:
+                    yield f"{each.record} says {said}, which is not what was told: {told}"
 
     def _deliveries(self) -> Iterator[str]:
         for each in self.mine:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from protocol.events import Event
 from protocol.records import Delivery
 
 
@@ -29,10 +30,14 @@ class Life:
     """Its agent may drop what does not fit, by name."""
     synced: bool
     """Its agent syncs every batch: a power cut takes nothing that was written."""
-    events: int = 0
-    """Captured, numbered from 0 on."""
+    events: list[Event] = field(default_factory=list)
+    """Captured, each at its number."""
+    readings: list[tuple[int, int]] = field(default_factory=list)
+    """What its source gave it: times and values."""
     tuples: list[tuple[str, int]] = field(default_factory=list)
     """Source tuples and deliveries, by stream and number, in the order in which they were told."""
+    sources: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    """The times and values of source tuples."""
     deliveries: dict[tuple[str, int], Delivery] = field(default_factory=dict)
     promises: list[tuple[str, int, int]] = field(default_factory=list)
     """A stream, its watermark, and how many tuples of the epoch were told before."""
@@ -57,7 +62,7 @@ class Life:
     @property
     def mark(self) -> Mark:
         """All that was said until now."""
-        return Mark(self.events, len(self.tuples), self.ending)
+        return Mark(len(self.events), len(self.tuples), self.ending)
 
     @property
     def safe(self) -> Mark:
