@@ -14,6 +14,7 @@ from typing import Any
 from edge_agent.agent import Agent
 from edge_agent.config import Settings
 from edge_agent.exchange import Exchange
+from edge_agent.exchange.send_streams import SendStream
 from edge_agent.outbox import Outbox
 from edge_agent.plan_run import PlanRun
 from edge_agent.spool import Syncer
@@ -21,7 +22,7 @@ from edge_agent.stream import Plan, Watermark
 from edge_agent.transport import Client, State
 from protocol.events import DataItem, Event, TaskBegun, TaskEnded
 from protocol.records import Delivery, End, Progress, Record, SourcePayload
-from protocol.wire.crossing import Crossing
+from protocol.wire.crossing import Crossing, PackedTuple
 from protocol.wire.sections import EventKind, Kind
 from tests.faults.simulation.disk import Disk, Killed, close_files
 from tests.faults.simulation.fleet import SOURCE
@@ -71,6 +72,25 @@ class Room(threading.Condition):
         outbox._writer = NOBODY
         outbox._standing_still = outbox.held_bytes >= before
         return True
+
+
+class NotedSend(SendStream):
+    """A Send of which it is noted how much is safe in its spool, and whether it had to give anything up."""
+
+    life: Life
+    _added = 0
+
+    def add(self, tuples: list[PackedTuple], watermark: int, hold: int, idle: bool, now: float) -> None:
+        super().add(tuples, watermark, hold, idle, now)
+        if tuples:
+            self._added = tuples[-1][2].seq + 1
+
+    def _write(self) -> None:
+        try:
+            super()._write()
+        finally:
+            self.life.has_given_up |= self.lost > 0
+        self.life.sent[self.stream.name] = self._added
 
 
 class SteppedAgent(Agent):
@@ -154,6 +174,9 @@ class Device(Process):
                 lives.append(self.life)
         assert self.life is not None
         self.life.begun = not agent._outbox.trouble
+        for send in () if agent.exchange is None else agent.exchange._sends.values():
+            assert isinstance(send, NotedSend)
+            send.life = self.life
         self.agent = agent
         if self._plan is not None:
             self._run = NotedRun(agent, self._plan, self.life)

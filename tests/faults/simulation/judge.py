@@ -227,7 +227,7 @@ def _judge_crossing(
     """Every tuple that crossed has one result: none has two, and none is missing, unless its receiver found it late."""
     senders = [life for life in lives if life.agent == sender]
     receivers = [life for life in lives if life.agent == receiver]
-    if not receivers or any(life.reflashed or (life.power_cut and not life.synced) for life in (*senders, *receivers)):
+    if not receivers or any(life.reflashed or (life.power_cut and not life.synced) for life in receivers):
         return
     way = f"{sender}/{stream} to {receiver}/{sink}"
     results: Counter[tuple[int, int]] = Counter()
@@ -237,7 +237,10 @@ def _judge_crossing(
     twice = [each for each, times in results.items() if times > 1]
     if twice:
         yield f"{way}: taken twice: {twice}"
-    if any(life.dropping for life in senders):
+    nonces = {life.nonce for life in receivers}
+    gaps = [each.record for each in log if each.kind is Kind.GAP and each.record.nonce in nonces]
+    is_given_up = any(lost.name == sink for gap in gaps for lost in gap.tuples)
+    if is_given_up or any(life.has_given_up for life in senders):
         return
     late = {
         (nonce, seq)
@@ -246,15 +249,12 @@ def _judge_crossing(
         if (of, name) == (sender, stream) and not _has_result(life, sink, nonce, seq)
     }
     for life in senders:
+        if life.reflashed:
+            continue
         told = [seq for of, seq in life.tuples if of == stream]
-        missing = [
-            seq
-            for seq in told[: _safe_of(life, stream)]
-            if not results[life.nonce, seq] and (life.nonce, seq) not in late
-        ]
-        if life.killed and missing:  # what was delivered and not yet sent when it died: the last ones
-            arrived = [seq for seq in told if results[life.nonce, seq] or (life.nonce, seq) in late]
-            missing = [seq for seq in missing if arrived and seq < max(arrived)]
+        # What was delivered and not yet sent when it was killed is excused.
+        due = told[: life.sent.get(stream, 0) if life.killed else _safe_of(life, stream)]
+        missing = [seq for seq in due if not results[life.nonce, seq] and (life.nonce, seq) not in late]
         if missing:
             yield f"{way}: never arrived of {life.name}: {missing}"
 

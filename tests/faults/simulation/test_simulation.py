@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from collector.log.writer import ShardWriter
+from edge_agent.exchange.send_streams import SendStream
 from edge_agent.outbox import Outbox
 from edge_agent.stream.source_ids import SourceIds
 from protocol.records import SourcePayload
@@ -134,6 +135,27 @@ def test_whatever_is_wrong_in_what_comes_out_is_found(
     defect(monkeypatch)
     with pytest.raises(RunFailed, match=told):
         run(1, Options(("car", "center", "cam"), plan_run(0)[0].settings), DULL)
+
+
+@pytest.mark.parametrize("end", ["kill device", "power cut of device"])
+@pytest.mark.parametrize("when_full", ["block", "drop-oldest"])
+def test_what_a_dead_sender_had_written_for_others_must_arrive(
+    monkeypatch: pytest.MonkeyPatch, end: str, when_full: str
+) -> None:
+    """Every start lets go of what the last one has left; nothing of it has arrived."""
+    make_safe = SendStream._make_safe_what_was_left
+
+    def let_go(self: SendStream) -> None:
+        make_safe(self)
+        if self.spool.count:
+            self.spool.release(self.spool.next - 1)
+
+    options = Options(("car", "center", "cam"), plan_run(0)[0].settings | {"when_full": when_full})
+    steps = [Step("partition", "center", 0.0), *DULL, Step(end, "car", 0.1), *DULL]
+    run(1, options, steps)
+    monkeypatch.setattr(SendStream, "_make_safe_what_was_left", let_go)
+    with pytest.raises(RunFailed, match="never arrived of car@1"):
+        run(1, options, steps)
 
 
 def test_every_step_of_a_run_is_something_that_can_happen() -> None:

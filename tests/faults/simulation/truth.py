@@ -43,6 +43,10 @@ class Life:
     """A stream, its watermark, and how many tuples of the epoch were told before."""
     taken: list[tuple[str, str, int, int]] = field(default_factory=list)
     """Tuples of other agents that went through its plan: the sender, its stream, and the nonce and number of each."""
+    sent: dict[str, int] = field(default_factory=dict)
+    """How many tuples of a stream for other agents are safe in the spool of its Send: no power cut takes them."""
+    has_given_up: bool = False
+    """Whether one of its Sends had no room for something, be it of an earlier start, and let go of it."""
     written: Mark = field(default_factory=Mark)
     """What was on disk for whoever reads it through the same kernel: a kill cannot take it."""
     durable: Mark = field(default_factory=Mark)
