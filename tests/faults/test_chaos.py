@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -117,6 +119,17 @@ def workers_of(process: subprocess.Popen[str], count: int) -> list[psutil.Proces
     return parent.children()
 
 
+def clear_up_after(pid: int) -> None:
+    """Remove what a killed process has left."""
+    for folder in left_by(pid):
+        shutil.rmtree(folder)
+
+
+def left_by(pid: int) -> list[Path]:
+    """The folders of a process that simulates."""
+    return list(Path(temporary_root() or tempfile.gettempdir()).glob(f"threadline-faults-{pid}-*"))
+
+
 def test_a_signal_ends_many_simulated_runs_with_what_was_found() -> None:
     process = simulated("--seeds", "0-99999", "--jobs", "1")
     workers = workers_of(process, 1)
@@ -128,14 +141,27 @@ def test_a_signal_ends_many_simulated_runs_with_what_was_found() -> None:
     assert [each for each in workers if each.is_running()] == []
 
 
+def test_if_a_process_of_many_runs_is_killed_what_was_found_is_told() -> None:
+    process = simulated("--seeds", "7-99999", "--jobs", "1")
+    [worker] = workers_of(process, 1)
+    worker.kill()
+    out, error = process.communicate(timeout=30)
+    clear_up_after(worker.pid)
+    assert process.returncode == 1
+    *_, lost, found = out.splitlines()
+    seeds = [int(each) for each in re.findall(r"\d+", lost)]
+    assert "a process was killed" in lost
+    assert found == f"{seeds[0] - 7} passed, 0 failed"
+    assert error == ""
+
+
 def test_a_signal_ends_a_single_simulated_run_with_nothing_left() -> None:
     process = simulated("--seed", "2271", "--shrink")
-    folder = Path(temporary_root() or tempfile.gettempdir())
-    wait_until(lambda: list(folder.glob(f"threadline-faults-{process.pid}-*")), "it is at work", 20)
+    wait_until(lambda: left_by(process.pid), "it is at work", 20)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
     assert process.returncode == 128 + signal.SIGTERM
-    assert not list(folder.glob(f"threadline-faults-{process.pid}-*"))
+    assert not left_by(process.pid)
 
 
 def test_what_killed_runs_have_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,6 +181,8 @@ def test_if_the_command_is_killed_its_simulated_runs_end() -> None:
     process.kill()
     process.communicate()
     gone, left = psutil.wait_procs(workers, timeout=10)
+    for each in workers:
+        clear_up_after(each.pid)
     assert all(each.status() == psutil.STATUS_ZOMBIE for each in left), "nobody may have taken note of its end"
     assert len(gone) + len(left) == 2
 
