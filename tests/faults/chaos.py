@@ -198,12 +198,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if len(came) == 1:  # more would disturb the cleaning
             raise Interrupted
 
-    with heeded(interrupt):
-        try:
-            _play(layer, options.seed, time.monotonic() + options.duration, report)
-        except Interrupted:
-            say("told to stop: the run under way does not count")
-    report.write()
+    try:
+        with heeded(interrupt):
+            try:
+                _play(layer, options.seed, time.monotonic() + options.duration, report)
+            except Interrupted:
+                say("told to stop: the run under way does not count")
+    finally:
+        report.write()
     say(f"{report.summary()}\nreport: {options.report / 'report.md'}")
     return 128 + came[0] if came else int(not report.is_good)
 

@@ -66,6 +66,13 @@ def test_a_signal_ends_it_with_a_report(tmp_path: Path, monkeypatch: pytest.Monk
     assert (tmp_path / "report.md").exists()
 
 
+def test_whatever_goes_wrong_there_is_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chaos, "play_chain", Mock(side_effect=OSError("no more processes")))
+    with pytest.raises(OSError, match="no more processes"):
+        chaos.main(["--layer", "chain", "--seed", "3", "--report", str(tmp_path)])
+    assert "0 of 0 runs" in (tmp_path / "report.md").read_text()
+
+
 def test_what_nohup_protects_stays_protected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def goes_on(seed: int) -> Summary:
         os.kill(os.getpid(), signal.SIGHUP)
