@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from tests.faults import chaos
+from tests.faults.chain.run import Outcome
 from tests.faults.simulation.__main__ import parse_seeds
 from tests.faults.simulation.runs import Summary, remove_left_behind
 from tests.faults.simulation.world import temporary_root
@@ -206,3 +207,41 @@ def test_what_a_run_has_forgotten_to_end_is_ended(tmp_path: Path, monkeypatch: p
     with pytest.raises(chaos.Interrupted):
         chaos.play_chain(3, tmp_path, Mock())
     assert not psutil.pid_exists(forgotten[0].pid)
+
+
+def test_what_cannot_be_killed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(psutil.Process, "kill", lambda _: None)
+    monkeypatch.setattr(chaos, "_KILLED_S", 0.1)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with subprocess.Popen(["sleep", "600"], env={**os.environ, "TMPDIR": str(folder / "tmp")}) as process:
+        try:
+            chaos.clear(folder)
+        finally:
+            process.kill()
+    assert f"cannot be killed: psutil.Process(pid={process.pid}, name='sleep'" in capsys.readouterr().out
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("former", [None, "/some/where"])
+def test_a_run_leaves_the_place_of_temporary_files_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, former: str | None
+) -> None:
+    """Also one that ends before it has begun: its folder cannot be made."""
+    if former is None:
+        monkeypatch.delenv("TMPDIR", raising=False)
+    else:
+        monkeypatch.setenv("TMPDIR", former)
+    folder = tmp_path / "run"
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda **_: str(folder))
+    monkeypatch.setattr(chaos, "run", lambda *_: Outcome(3))
+    folder.mkdir()
+    chaos.play_chain(3, tmp_path, Mock())
+    assert os.environ.get("TMPDIR") == former
+    (folder / "tmp").mkdir(parents=True)
+    with pytest.raises(FileExistsError):
+        chaos.play_chain(3, tmp_path, Mock())
+    assert os.environ.get("TMPDIR") == former
+    assert not folder.exists()
