@@ -40,6 +40,7 @@ LAYERS = ("chain", "simulation", "both")
 _SIMULATED_S = 20.0
 """For so long, seeds are simulated between two runs of the chain."""
 _JAVA_ENDS_S = 20.0
+_KILLED_S = 10.0
 _ROOT = Path(__file__).parents[2]
 _WRITE_S = 5.0
 
@@ -90,8 +91,12 @@ def guard() -> None:
 
 def clear(folder: Path) -> None:
     """End all processes of a run, and remove what it had on disk. They know each other by their TMPDIR, also those that
-    others of them have started."""
+    others of them have started. One that hangs in the kernel is left alone, and named."""
+    give_up = time.monotonic() + _KILLED_S
     while left := _processes_of(folder):
+        if time.monotonic() > give_up:
+            say(f"cannot be killed: {', '.join(map(str, left))}")
+            break
         for each in left:
             with suppress(psutil.Error):
                 each.kill()
@@ -117,6 +122,7 @@ def play_chain(seed: int, kept: Path, guard: Guard) -> Outcome:
     folder = Path(tempfile.mkdtemp(prefix=f"threadline-chaos-{seed}-"))
     say(f"chain, seed {seed}, in {folder}")
     guard.watch(folder)
+    former = os.environ.get("TMPDIR")
     try:
         (folder / "tmp").mkdir()
         os.environ["TMPDIR"] = str(folder / "tmp")  # what is killed leaves its temporary files behind
@@ -129,7 +135,10 @@ def play_chain(seed: int, kept: Path, guard: Guard) -> Outcome:
             with suppress(shutil.Error):  # some process may just be ending
                 shutil.copytree(folder, kept / f"seed-{seed}", dirs_exist_ok=True, ignore=passing)
     finally:
-        del os.environ["TMPDIR"]
+        if former is None:
+            os.environ.pop("TMPDIR", None)
+        else:
+            os.environ["TMPDIR"] = former
         clear(folder)  # Spark's Java may not have noticed that its driver was killed
         guard.watch(None)
     return outcome
@@ -198,12 +207,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if len(came) == 1:  # more would disturb the cleaning
             raise Interrupted
 
-    with heeded(interrupt):
-        try:
-            _play(layer, options.seed, time.monotonic() + options.duration, report)
-        except Interrupted:
-            say("told to stop: the run under way does not count")
-    report.write()
+    try:
+        with heeded(interrupt):
+            try:
+                _play(layer, options.seed, time.monotonic() + options.duration, report)
+            except Interrupted:
+                say("told to stop: the run under way does not count")
+    finally:
+        report.write()
     say(f"{report.summary()}\nreport: {options.report / 'report.md'}")
     return 128 + came[0] if came else int(not report.is_good)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +19,7 @@ import psutil
 import pytest
 
 from tests.faults import chaos
+from tests.faults.chain.run import Outcome
 from tests.faults.simulation.__main__ import parse_seeds
 from tests.faults.simulation.runs import Summary, remove_left_behind
 from tests.faults.simulation.world import temporary_root
@@ -62,6 +65,13 @@ def test_a_signal_ends_it_with_a_report(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(chaos, "run_seed", interrupted)
     assert chaos.main(["--layer", "simulation", "--seed", "3", "--report", str(tmp_path)]) == 128 + number
     assert (tmp_path / "report.md").exists()
+
+
+def test_whatever_goes_wrong_there_is_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chaos, "play_chain", Mock(side_effect=OSError("no more processes")))
+    with pytest.raises(OSError, match="no more processes"):
+        chaos.main(["--layer", "chain", "--seed", "3", "--report", str(tmp_path)])
+    assert "0 of 0 runs" in (tmp_path / "report.md").read_text()
 
 
 def test_what_nohup_protects_stays_protected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,6 +127,17 @@ def workers_of(process: subprocess.Popen[str], count: int) -> list[psutil.Proces
     return parent.children()
 
 
+def clear_up_after(pid: int) -> None:
+    """Remove what a killed process has left."""
+    for folder in left_by(pid):
+        shutil.rmtree(folder)
+
+
+def left_by(pid: int) -> list[Path]:
+    """The folders of a process that simulates."""
+    return list(Path(temporary_root() or tempfile.gettempdir()).glob(f"threadline-faults-{pid}-*"))
+
+
 def test_a_signal_ends_many_simulated_runs_with_what_was_found() -> None:
     process = simulated("--seeds", "0-99999", "--jobs", "1")
     workers = workers_of(process, 1)
@@ -128,14 +149,27 @@ def test_a_signal_ends_many_simulated_runs_with_what_was_found() -> None:
     assert [each for each in workers if each.is_running()] == []
 
 
+def test_if_a_process_of_many_runs_is_killed_what_was_found_is_told() -> None:
+    process = simulated("--seeds", "7-99999", "--jobs", "1")
+    [worker] = workers_of(process, 1)
+    worker.kill()
+    out, error = process.communicate(timeout=30)
+    clear_up_after(worker.pid)
+    assert process.returncode == 1
+    *_, lost, found = out.splitlines()
+    seeds = [int(each) for each in re.findall(r"\d+", lost)]
+    assert "a process was killed" in lost
+    assert found == f"{seeds[0] - 7} passed, 0 failed"
+    assert error == ""
+
+
 def test_a_signal_ends_a_single_simulated_run_with_nothing_left() -> None:
     process = simulated("--seed", "2271", "--shrink")
-    folder = Path(temporary_root() or tempfile.gettempdir())
-    wait_until(lambda: list(folder.glob(f"threadline-faults-{process.pid}-*")), "it is at work", 20)
+    wait_until(lambda: left_by(process.pid), "it is at work", 20)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
     assert process.returncode == 128 + signal.SIGTERM
-    assert not list(folder.glob(f"threadline-faults-{process.pid}-*"))
+    assert not left_by(process.pid)
 
 
 def test_what_killed_runs_have_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,6 +189,8 @@ def test_if_the_command_is_killed_its_simulated_runs_end() -> None:
     process.kill()
     process.communicate()
     gone, left = psutil.wait_procs(workers, timeout=10)
+    for each in workers:
+        clear_up_after(each.pid)
     assert all(each.status() == psutil.STATUS_ZOMBIE for each in left), "nobody may have taken note of its end"
     assert len(gone) + len(left) == 2
 
@@ -171,3 +207,41 @@ def test_what_a_run_has_forgotten_to_end_is_ended(tmp_path: Path, monkeypatch: p
     with pytest.raises(chaos.Interrupted):
         chaos.play_chain(3, tmp_path, Mock())
     assert not psutil.pid_exists(forgotten[0].pid)
+
+
+def test_what_cannot_be_killed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(psutil.Process, "kill", lambda _: None)
+    monkeypatch.setattr(chaos, "_KILLED_S", 0.1)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with subprocess.Popen(["sleep", "600"], env={**os.environ, "TMPDIR": str(folder / "tmp")}) as process:
+        try:
+            chaos.clear(folder)
+        finally:
+            process.kill()
+    assert f"cannot be killed: psutil.Process(pid={process.pid}, name='sleep'" in capsys.readouterr().out
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("former", [None, "/some/where"])
+def test_a_run_leaves_the_place_of_temporary_files_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, former: str | None
+) -> None:
+    """Also one that ends before it has begun: its folder cannot be made."""
+    if former is None:
+        monkeypatch.delenv("TMPDIR", raising=False)
+    else:
+        monkeypatch.setenv("TMPDIR", former)
+    folder = tmp_path / "run"
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda **_: str(folder))
+    monkeypatch.setattr(chaos, "run", lambda *_: Outcome(3))
+    folder.mkdir()
+    chaos.play_chain(3, tmp_path, Mock())
+    assert os.environ.get("TMPDIR") == former
+    (folder / "tmp").mkdir(parents=True)
+    with pytest.raises(FileExistsError):
+        chaos.play_chain(3, tmp_path, Mock())
+    assert os.environ.get("TMPDIR") == former
+    assert not folder.exists()

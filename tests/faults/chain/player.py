@@ -29,7 +29,6 @@ class Player:
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self.played: list[Fault] = []
-        self.left_out: list[Fault] = []
 
     def play(self) -> None:
         """Until all faults have begun and are over."""
@@ -44,7 +43,7 @@ class Player:
                 for fault in [each for each in waiting if now >= begun + each.at_s]:
                     if fault.renews_exchange and end_file(stage.folder).exists():
                         waiting.remove(fault)
-                        self.left_out.append(fault)
+                        stage.say(f"{now - begun:5.1f} s  no {fault.kind} at {fault.target}: plans come to their ends")
                     elif self._can_begin(fault) and now > max(free_at.get(each, 0.0) for each in fault.busies):
                         waiting.remove(fault)
                         stage.say(f"{now - begun:5.1f} s  {fault.kind} at {fault.target} for {fault.for_s:.1f} s")
@@ -53,7 +52,7 @@ class Player:
                         self.played.append(fault)
                     elif fault.target in stage.finished or now > begun + schedule.duration_s + _patience_s(fault):
                         waiting.remove(fault)
-                        self.left_out.append(fault)
+                        stage.say(f"{now - begun:5.1f} s  no {fault.kind} at {fault.target}: it is not at work")
                 for entry in [each for each in under_way if now >= each[0]]:
                     under_way.remove(entry)
                     entry[1]()

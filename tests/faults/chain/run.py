@@ -71,35 +71,43 @@ class Outcome:
 
 
 def run(seed: int, folder: Path, say: Callable[[str], None] = print, *, plan: Schedule | None = None) -> Outcome:
-    """Play a seed. What is wrong is in the outcome; the folder is left as it is then."""
+    """Play a seed. What is wrong is in the outcome, be it that the stage cannot be put up or taken down; the folder is
+    left as it is then."""
     plan = plan or schedule(seed)
     outcome = Outcome(seed)
     begun = time.monotonic()
-    with Stage(folder, plan, say) as stage:
-        player = Player(stage)
-        try:
-            player.play()
-            stage.say(f"{time.monotonic() - begun:5.0f} s  everything heals")
-            stage.heal()
-            stage.finish_agents()
-            stage.say(f"{time.monotonic() - begun:5.0f} s  all agents have come to their ends")
-            outcome.findings += _judge(stage, player, outcome)
-            stage.say(f"{time.monotonic() - begun:5.0f} s  judged")
-            if outcome.is_good:
-                stage.stop_services()
-        except Broken as error:
-            outcome.findings.append(str(error))
-        except Exception:
-            outcome.findings.append(traceback.format_exc())
-        finally:
-            for disk in stage.disks.values():
-                disk.keep = not outcome.is_good
-        for fault in player.played:
-            hit = outcome.faults.setdefault(str(fault.kind), {})
-            hit[fault.target] = hit.get(fault.target, 0) + 1
-        outcome.dropped = sum(link.up.dropped + link.down.dropped for link in stage.links.values())
+    try:
+        with Stage(folder, plan, say) as stage:
+            _play(stage, outcome, begun)
+    except Exception:
+        outcome.findings.append(traceback.format_exc())
     outcome.duration_s = time.monotonic() - begun
     return outcome
+
+
+def _play(stage: Stage, outcome: Outcome, begun: float) -> None:
+    player = Player(stage)
+    try:
+        player.play()
+        stage.say(f"{time.monotonic() - begun:5.0f} s  everything heals")
+        stage.heal()
+        stage.finish_agents()
+        stage.say(f"{time.monotonic() - begun:5.0f} s  all agents have come to their ends")
+        outcome.findings += _judge(stage, player, outcome)
+        stage.say(f"{time.monotonic() - begun:5.0f} s  judged")
+        if outcome.is_good:
+            stage.stop_services()
+    except Broken as error:
+        outcome.findings.append(str(error))
+    except Exception:
+        outcome.findings.append(traceback.format_exc())
+    finally:
+        for disk in stage.disks.values():
+            disk.keep = not outcome.is_good
+    for fault in player.played:
+        hit = outcome.faults.setdefault(str(fault.kind), {})
+        hit[fault.target] = hit.get(fault.target, 0) + 1
+    outcome.dropped = sum(link.up.dropped + link.down.dropped for link in stage.links.values())
 
 
 def _judge(stage: Stage, player: Player, outcome: Outcome) -> list[str]:

@@ -57,6 +57,7 @@ def test_thirty_runs_of_any_seed(tmp_path: Path) -> None:
         folder.mkdir()
         outcome = run(seed, folder)
         print(outcome.line())
-        assert len(outcome.faults) >= 3
         bad += [f"seed {seed}: {finding}" for finding in outcome.findings]
+        if len(outcome.faults) < 3:
+            bad.append(f"seed {seed}: only {outcome.kinds or 'no faults'}")
     assert bad == []

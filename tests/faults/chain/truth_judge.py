@@ -57,8 +57,6 @@ class Tally:
     lost_with_cards: int = 0
     named_missing: int = 0
     incomplete: int = 0
-    again: int = 0
-    """Results that a wiped agent has made once more."""
     compared: int = 0
     """Groups of agents that were compared with one process."""
 
@@ -170,7 +168,6 @@ class TruthJudge:
         if found.keys() - due.keys():
             yield f"{MILL}: blocks of stones that nobody took: {sorted(found.keys() - due.keys())[:_SHOWN]}"
         for number, results in found.items():
-            self.tally.again += len(results) - 1
             if len({each.nonce for each in results}) != len(results) or len(results) > 1 + len(wiped_at):
                 yield f"{MILL}: block {number} is there {len(results)} times, by {len(wiped_at) + 1} cards"
         missing = {str(number): at_ns for number, at_ns in due.items() if number not in found}

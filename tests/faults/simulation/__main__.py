@@ -11,8 +11,9 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from collections.abc import Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import islice
 from types import FrameType
@@ -126,16 +127,23 @@ def heard() -> Iterator[list[int]]:
 
 def run_many(seeds: range, jobs: int) -> int:
     """All of them, with progress on stderr; failures are told at once. Ctrl-C, SIGTERM and SIGHUP end it with what was
-    found so far, when the runs under way have ended."""
+    found so far, when the runs under way have ended; so does the end of a process that runs them."""
     begun = time.monotonic()
     tell_at = begun + _TELL_S
     happened: Counter[str] = Counter()
-    failed, done, left = 0, 0, iter(seeds)
+    failed, done, left, is_broken = 0, 0, iter(seeds), False
     with heard() as came, ProcessPoolExecutor(jobs, initializer=work, initargs=(os.getpid(),)) as pool:
-        under_way = {pool.submit(try_seed, seed) for seed in islice(left, jobs + 1)}  # one waits for whoever is ready
-        while under_way:
-            ended, under_way = wait(under_way, _LOOK_S, FIRST_COMPLETED)
-            for outcome in (each.result() for each in ended):
+        # One waits for whoever is ready.
+        under_way = {pool.submit(try_seed, seed): seed for seed in islice(left, jobs + 1)}
+        while under_way and not is_broken:
+            ended, _ = wait(under_way, _LOOK_S, FIRST_COMPLETED)
+            for each in ended:
+                try:
+                    outcome = each.result()
+                except BrokenProcessPool:
+                    is_broken = True
+                    continue
+                del under_way[each]
                 done += 1
                 if outcome.summary is None:
                     failed += 1
@@ -147,12 +155,23 @@ def run_many(seeds: range, jobs: int) -> int:
                 rate = 60 * done / (now - begun)
                 told = f"{done} of {len(seeds)} runs, {failed} failed, {rate:.0f} a minute"
                 print(told, file=sys.stderr, flush=True)
-            if not came:
-                under_way |= {pool.submit(try_seed, seed) for seed in islice(left, len(ended))}
+            if came or is_broken:
+                continue
+            try:
+                for seed in islice(left, len(ended)):
+                    under_way[pool.submit(try_seed, seed)] = seed
+            except BrokenProcessPool:
+                is_broken = True
     for name, count in sorted(happened.items()):
         print(f"{count:10d}  {name}")
+    if is_broken:
+        print(f"a process was killed, maybe for want of memory, while it ran one of the seeds {_listed(under_way)}")
     print(f"{done - failed} passed, {failed} failed")
-    return 128 + came[0] if came else int(failed > 0)
+    return 128 + came[0] if came else int(failed > 0 or is_broken)
+
+
+def _listed(under_way: Mapping[Future[Outcome], int]) -> str:
+    return ", ".join(map(str, sorted(under_way.values())))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any
 from collector.log import LogDamaged, LogError, LogReader, Position, remove_segments
 from collector.quarantine import Quarantine
 from collector.registry import Registry, RegistryError, RegistryUnavailable
-from collector.shard_log import Counters, ShardLog
+from collector.shard_log import ShardLog
 from protocol.graph import GraphBatch
 from protocol.row import Row
 from protocol.topics import agent_of_up, down_topic, shard_of
@@ -47,7 +47,6 @@ class TranslatorProcess(Process):
     def __init__(self, timeline: Timeline, disk: Disk, broker: Broker, registry: Registry, shards: list[int]) -> None:
         super().__init__(timeline)
         self.disk = disk
-        self.counters: dict[int, Counters] = {}
         self._broker = broker
         self._registry = registry
         self._wanted = shards
@@ -67,7 +66,7 @@ class TranslatorProcess(Process):
     def _open(self) -> None:
         for shard in [each for each in self._wanted if each not in self._shards]:
             try:
-                self._shards[shard] = log = ShardLog(
+                self._shards[shard] = ShardLog(
                     self.disk.folder,
                     shard,
                     self._registry,
@@ -78,7 +77,6 @@ class TranslatorProcess(Process):
                 )
             except (LogError, RegistryError):
                 continue
-            self.counters[shard] = log.counters
             if self._is_connected:
                 self._listen(shard)
 

@@ -14,13 +14,15 @@ from typing import Any
 from edge_agent.agent import Agent
 from edge_agent.config import Settings
 from edge_agent.exchange import Exchange
+from edge_agent.exchange.send_streams import SendStream
 from edge_agent.outbox import Outbox
 from edge_agent.plan_run import PlanRun
 from edge_agent.spool import Syncer
 from edge_agent.stream import Plan, Watermark
 from edge_agent.transport import Client, State
+from protocol.events import DataItem, Event, TaskBegun, TaskEnded
 from protocol.records import Delivery, End, Progress, Record, SourcePayload
-from protocol.wire.crossing import Crossing
+from protocol.wire.crossing import Crossing, PackedTuple
 from protocol.wire.sections import EventKind, Kind
 from tests.faults.simulation.disk import Disk, Killed, close_files
 from tests.faults.simulation.fleet import SOURCE
@@ -72,6 +74,25 @@ class Room(threading.Condition):
         return True
 
 
+class NotedSend(SendStream):
+    """A Send of which it is noted how much is safe in its spool, and whether it had to give anything up."""
+
+    life: Life
+    _added = 0
+
+    def add(self, tuples: list[PackedTuple], watermark: int, hold: int, idle: bool, now: float) -> None:
+        super().add(tuples, watermark, hold, idle, now)
+        if tuples:
+            self._added = tuples[-1][2].seq + 1
+
+    def _write(self) -> None:
+        try:
+            super()._write()
+        finally:
+            self.life.has_given_up |= self.lost > 0
+        self.life.sent[self.stream.name] = self._added
+
+
 class SteppedAgent(Agent):
     """The agent without its thread."""
 
@@ -95,6 +116,8 @@ class NotedRun(PlanRun):
             life.tuples.append((record.stream.name, record.seq))
             if isinstance(record, Delivery):
                 life.deliveries[record.stream.name, record.seq] = record
+            else:
+                life.sources[record.stream.name, record.seq] = record.ts, record.payload
         elif isinstance(record, Progress):
             life.promises.append((record.stream.name, record.watermark, len(life.tuples)))
         super()._emit(record)
@@ -151,6 +174,9 @@ class Device(Process):
                 lives.append(self.life)
         assert self.life is not None
         self.life.begun = not agent._outbox.trouble
+        for send in () if agent.exchange is None else agent.exchange._sends.values():
+            assert isinstance(send, NotedSend)
+            send.life = self.life
         self.agent = agent
         if self._plan is not None:
             self._run = NotedRun(agent, self._plan, self.life)
@@ -178,10 +204,10 @@ class Device(Process):
         with self._speaking(agent):
             for _ in range(number):
                 for kind in (EventKind.TASK_BEGUN, EventKind.TASK_ENDED):
-                    ts = life.events
-                    life.events += 1
-                    packed = agent.packer.pack({"value": ts, "noise": self._dice.randbytes(noise_bytes)})
-                    data = [(f"data-{ts}", "w", (), *packed)]
+                    ts = len(life.events)
+                    said = {"value": ts, "noise": self._dice.randbytes(noise_bytes)}
+                    life.events.append(_event(kind, ts, said))
+                    data = [(f"data-{ts}", "w", (), *agent.packer.pack(said))]
                     row: tuple[Any, ...] = (Kind.EVENT, kind, ts, ts // 2)
                     row += (0, f"task-{ts}", "f", [], data) if kind is EventKind.TASK_BEGUN else (0, "", data)
                     agent.put(row, _EVENT_BYTES + noise_bytes)
@@ -196,7 +222,8 @@ class Device(Process):
             self.clock_ms += dice.randrange(0, 400)
             ts = self.clock_ms - (dice.randrange(0, 250) if self._version else 0)
             items.append((ts, dice.getrandbits(noise)))
-        assert self.agent is not None
+        assert self.agent is not None and self.life is not None
+        self.life.readings += items
         with self._speaking(self.agent):
             self._run.engine.feed(SOURCE, items)
             if dice.random() < 0.3:
@@ -314,3 +341,11 @@ class Device(Process):
         self.inbox.clear()
         self.leave()
         close_files(self.disk.folder)
+
+
+def _event(kind: EventKind, number: int, said: dict[str, Any]) -> Event:
+    """A captured event as the log has to tell it."""
+    data = (DataItem(f"data-{number}", "w", (), said),)
+    if kind is EventKind.TASK_BEGUN:
+        return TaskBegun(number, number, number // 2, 0, f"task-{number}", "f", (), data)
+    return TaskEnded(number, number, number // 2, "finished", "", data)

@@ -39,7 +39,6 @@ class Disk:
     def __init__(self, folder: Path, dice: Random) -> None:
         self.folder = folder
         self.is_full = False
-        self.operations = 0
         self._dice = dice
         self._dies_after: int | None = None
         self._synced: dict[int, bytes] = {}
@@ -57,7 +56,6 @@ class Disk:
 
     def begin(self) -> bool:
         """One more operation; tells whether it is the last one of whoever does it."""
-        self.operations += 1
         if self._dies_after is None:
             return False
         self._dies_after -= 1

@@ -96,6 +96,7 @@ class _Judge:
         yield from self._events()
         for name in dict.fromkeys(name for name, _ in self.life.tuples):
             yield from self._stream(name)
+        yield from self._sources()
         yield from self._deliveries()
         yield from self._promises()
 
@@ -129,10 +130,11 @@ class _Judge:
         life = self.life
         events = [each.record for each in self.mine if each.kind is Kind.EVENT]
         named = _numbers(gap.events for gap in self.gaps)
-        yield from self._numbered("events", [each.number for each in events], named, life.events, life.safe.events)
-        wrong = [each.number for each in events if each.number != each.ts]
-        if wrong:
-            yield f"events are not what was captured: {wrong}"
+        yield from self._numbered("events", [each.number for each in events], named, len(life.events), life.safe.events)
+        captured = dict(enumerate(life.events))
+        for each in events:
+            if each != captured.get(each.number):
+                yield f"{each} is not what was captured: {captured.get(each.number)}"
         if self.is_sure and any(gap.next_event != len(events) + len(named) for gap in self.crashes):
             yield f"a gap says another next event than {len(events) + len(named)}: {self.crashes}"
 
@@ -165,6 +167,19 @@ class _Judge:
             yield f"{what} that were on disk are missing and not named: {sorted(set(range(safe)) - known)}"
         if named and not (self.life.dropping or self.life.power_cut or self.life.reflashed):
             yield f"{what} were given up, which nobody has allowed: {sorted(named)}"
+
+    def _sources(self) -> Iterator[str]:
+        """Readings are in the log as the plan told them, and the plan told what the device has read."""
+        life = self.life
+        invented = Counter(life.sources.values()) - Counter(life.readings)
+        if invented:
+            yield f"the plan tells what was never read: {sorted(invented)}"
+        for each in self.mine:
+            if each.kind is Kind.SOURCE:
+                said = each.record.ts, each.record.payload
+                told = life.sources.get((each.record.stream.name, each.record.seq))
+                if said != told:
+                    yield f"{each.record} says {said}, which is not what was told: {told}"
 
     def _deliveries(self) -> Iterator[str]:
         for each in self.mine:
@@ -212,7 +227,7 @@ def _judge_crossing(
     """Every tuple that crossed has one result: none has two, and none is missing, unless its receiver found it late."""
     senders = [life for life in lives if life.agent == sender]
     receivers = [life for life in lives if life.agent == receiver]
-    if not receivers or any(life.reflashed or (life.power_cut and not life.synced) for life in (*senders, *receivers)):
+    if not receivers or any(life.reflashed or (life.power_cut and not life.synced) for life in receivers):
         return
     way = f"{sender}/{stream} to {receiver}/{sink}"
     results: Counter[tuple[int, int]] = Counter()
@@ -222,7 +237,10 @@ def _judge_crossing(
     twice = [each for each, times in results.items() if times > 1]
     if twice:
         yield f"{way}: taken twice: {twice}"
-    if any(life.dropping for life in senders):
+    nonces = {life.nonce for life in receivers}
+    gaps = [each.record for each in log if each.kind is Kind.GAP and each.record.nonce in nonces]
+    is_given_up = any(lost.name == sink for gap in gaps for lost in gap.tuples)
+    if is_given_up or any(life.has_given_up for life in senders):
         return
     late = {
         (nonce, seq)
@@ -231,15 +249,12 @@ def _judge_crossing(
         if (of, name) == (sender, stream) and not _has_result(life, sink, nonce, seq)
     }
     for life in senders:
+        if life.reflashed:
+            continue
         told = [seq for of, seq in life.tuples if of == stream]
-        missing = [
-            seq
-            for seq in told[: _safe_of(life, stream)]
-            if not results[life.nonce, seq] and (life.nonce, seq) not in late
-        ]
-        if life.killed and missing:  # what was delivered and not yet sent when it died: the last ones
-            arrived = [seq for seq in told if results[life.nonce, seq] or (life.nonce, seq) in late]
-            missing = [seq for seq in missing if arrived and seq < max(arrived)]
+        # What was delivered and not yet sent when it was killed is excused.
+        due = told[: life.sent.get(stream, 0) if life.killed else _safe_of(life, stream)]
+        missing = [seq for seq in due if not results[life.nonce, seq] and (life.nonce, seq) not in late]
         if missing:
             yield f"{way}: never arrived of {life.name}: {missing}"
 

@@ -130,7 +130,7 @@ def _summary(seed: int, steps: Sequence[Step], world: World) -> Summary:
         world.timeline.now - 1_000_000.0,
         world.happened + world.link.happened + world.broker.happened + Counter({"micro-batches run again": job.reruns}),
         len(world.lives),
-        sum(life.events for life in world.lives),
+        sum(len(life.events) for life in world.lives),
         sum(len(life.tuples) for life in world.lives),
         sum(len(rows) for rows in job.rows.values()),
         invariants.vertices,

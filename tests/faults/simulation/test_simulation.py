@@ -9,10 +9,18 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from collector.log.writer import ShardWriter
+from edge_agent.exchange.send_streams import SendStream
+from edge_agent.outbox import Outbox
+from edge_agent.stream.source_ids import SourceIds
+from protocol.records import SourcePayload
+from protocol.wire.packer import Packer
+from protocol.wire.sections import Kind, Pending, pending_sized
 from tests.faults.simulation.runs import RunFailed, run, run_seed, shrunk
 from tests.faults.simulation.schedule import ACTIONS, FAULTS, Step, plan_run
 from tests.faults.simulation.world import Options
@@ -24,6 +32,13 @@ FOUND = (
     *(10161, 20183, 31376, 31479, 32290, 50051, 51175, 52016, 603193, 604490),
 )
 """Seeds that have found something."""
+DULL = (
+    Step("weather", "cam", 0.0),
+    Step("read", "car", 0.1),
+    Step("capture", "cam", 0.1),
+    Step("wait", "cam", 0.3),
+)
+"""A run in which nothing goes wrong."""
 
 
 @pytest.mark.timeout(300)
@@ -64,13 +79,7 @@ def test_a_defect_is_found_and_shrinks_to_what_shows_it(monkeypatch: pytest.Monk
         os.pwrite(self._handle, content, self._extent.end_bytes)
 
     monkeypatch.setattr(ShardWriter, "_write", write_without_sync)
-    dull = [
-        Step("weather", "cam", 0.0),
-        Step("read", "car", 0.1),
-        Step("capture", "cam", 0.1),
-        Step("wait", "cam", 0.3),
-    ]
-    steps = [*dull, *([*dull, Step("power cut of the log", "cam", 0.0)] * 3), *dull]
+    steps = [*DULL, *([*DULL, Step("power cut of the log", "cam", 0.0)] * 3), *DULL]
     options = Options(("car", "center", "cam"), plan_run(0)[0].settings)
     left, error = shrunk(1, options, steps)
     assert isinstance(error, RunFailed)
@@ -79,6 +88,74 @@ def test_a_defect_is_found_and_shrinks_to_what_shows_it(monkeypatch: pytest.Monk
     assert sync is os.fdatasync, "the hooks are gone"
     monkeypatch.undo()
     run(1, options, steps)
+
+
+def born_with_other_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    new = SourceIds._new
+    monkeypatch.setattr(SourceIds, "_new", lambda ids, t: new(ids, (t[0], 424242)))
+
+
+def written_with_other_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_altered(monkeypatch, lambda said: SourcePayload(said.stream, said.seq, said.ts, 424242))
+
+
+def written_with_other_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_altered(monkeypatch, lambda said: SourcePayload(said.stream, said.seq, said.ts + 7, said.payload))
+
+
+def write_altered(monkeypatch: pytest.MonkeyPatch, change: Callable[[SourcePayload], SourcePayload]) -> None:
+    def pending_altered(record: Any, packer: Packer) -> tuple[Pending, int]:
+        return pending_sized(change(record) if isinstance(record, SourcePayload) else record, packer)
+
+    monkeypatch.setattr("edge_agent.agent.pending_sized", pending_altered)
+
+
+def captured_without_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    put = Outbox.put
+
+    def put_without(self: Outbox, row: Pending, size: int) -> None:
+        put(self, (*row[:-1], []) if row[0] is Kind.EVENT else row, size)
+
+    monkeypatch.setattr(Outbox, "put", put_without)
+
+
+@pytest.mark.parametrize(
+    ("defect", "told"),
+    [
+        (born_with_other_values, "never read"),
+        (written_with_other_values, "not what was told"),
+        (written_with_other_times, "not what was told"),
+        (captured_without_data, "not what was captured"),
+    ],
+)
+def test_whatever_is_wrong_in_what_comes_out_is_found(
+    monkeypatch: pytest.MonkeyPatch, defect: Callable[[pytest.MonkeyPatch], None], told: str
+) -> None:
+    """All that is right is how much there is of it."""
+    defect(monkeypatch)
+    with pytest.raises(RunFailed, match=told):
+        run(1, Options(("car", "center", "cam"), plan_run(0)[0].settings), DULL)
+
+
+@pytest.mark.parametrize("end", ["kill device", "power cut of device"])
+@pytest.mark.parametrize("when_full", ["block", "drop-oldest"])
+def test_what_a_dead_sender_had_written_for_others_must_arrive(
+    monkeypatch: pytest.MonkeyPatch, end: str, when_full: str
+) -> None:
+    """Every start lets go of what the last one has left; nothing of it has arrived."""
+    make_safe = SendStream._make_safe_what_was_left
+
+    def let_go(self: SendStream) -> None:
+        make_safe(self)
+        if self.spool.count:
+            self.spool.release(self.spool.next - 1)
+
+    options = Options(("car", "center", "cam"), plan_run(0)[0].settings | {"when_full": when_full})
+    steps = [Step("partition", "center", 0.0), *DULL, Step(end, "car", 0.1), *DULL]
+    run(1, options, steps)
+    monkeypatch.setattr(SendStream, "_make_safe_what_was_left", let_go)
+    with pytest.raises(RunFailed, match="never arrived of car@1"):
+        run(1, options, steps)
 
 
 def test_every_step_of_a_run_is_something_that_can_happen() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from protocol.events import Event
 from protocol.records import Delivery
 
 
@@ -29,15 +30,23 @@ class Life:
     """Its agent may drop what does not fit, by name."""
     synced: bool
     """Its agent syncs every batch: a power cut takes nothing that was written."""
-    events: int = 0
-    """Captured, numbered from 0 on."""
+    events: list[Event] = field(default_factory=list)
+    """Captured, each at its number."""
+    readings: list[tuple[int, int]] = field(default_factory=list)
+    """What its source gave it: times and values."""
     tuples: list[tuple[str, int]] = field(default_factory=list)
     """Source tuples and deliveries, by stream and number, in the order in which they were told."""
+    sources: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    """The times and values of source tuples."""
     deliveries: dict[tuple[str, int], Delivery] = field(default_factory=dict)
     promises: list[tuple[str, int, int]] = field(default_factory=list)
     """A stream, its watermark, and how many tuples of the epoch were told before."""
     taken: list[tuple[str, str, int, int]] = field(default_factory=list)
     """Tuples of other agents that went through its plan: the sender, its stream, and the nonce and number of each."""
+    sent: dict[str, int] = field(default_factory=dict)
+    """How many tuples of a stream for other agents are safe in the spool of its Send: no power cut takes them."""
+    has_given_up: bool = False
+    """Whether one of its Sends had no room for something, be it of an earlier start, and let go of it."""
     written: Mark = field(default_factory=Mark)
     """What was on disk for whoever reads it through the same kernel: a kill cannot take it."""
     durable: Mark = field(default_factory=Mark)
@@ -57,7 +66,7 @@ class Life:
     @property
     def mark(self) -> Mark:
         """All that was said until now."""
-        return Mark(self.events, len(self.tuples), self.ending)
+        return Mark(len(self.events), len(self.tuples), self.ending)
 
     @property
     def safe(self) -> Mark:

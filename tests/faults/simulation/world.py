@@ -18,7 +18,7 @@ from unittest.mock import patch
 from edge_agent.config import Settings
 from protocol.topics import shard_of
 from tests.faults.simulation.cloud import FlakyRegistry, GraphJob, TranslatorProcess
-from tests.faults.simulation.device import Device, PromptSyncer, SteppedClient
+from tests.faults.simulation.device import Device, NotedSend, PromptSyncer, SteppedClient
 from tests.faults.simulation.disk import Disks, Killed
 from tests.faults.simulation.fleet import AGENTS, VERSIONS, plan_of
 from tests.faults.simulation.gateway import Address, GatewayProcess
@@ -88,6 +88,7 @@ class World:
                 stack.enter_context(patch(name, self._monotonic))
             stack.enter_context(patch("edge_agent.agent.time_ns", lambda: int(self.timeline.now * 1e9)))
             stack.enter_context(patch("edge_agent.agent.Client", SteppedClient))
+            stack.enter_context(patch("edge_agent.exchange.exchange.SendStream", NotedSend))
             stack.enter_context(patch("edge_agent.outbox.outbox.Syncer", PromptSyncer))
             stack.enter_context(patch("os.urandom", self._random_bytes.randbytes))
             stack.enter_context(self.disks)

@@ -40,15 +40,26 @@ def logged(folder: Path, app: App) -> list[Entry]:
     return [entry for entry in entries(folder, agent=app.settings.name) if entry.kind < Kind.SNAPSHOT]
 
 
-def check(folder: Path, app: App, busy_s: float = SCHEDULING_S, wiped: Collection[int] = ()) -> Account:
+def check(
+    folder: Path,
+    app: App,
+    busy_s: float = SCHEDULING_S,
+    wiped: Collection[int] = (),
+    namesakes: Sequence[App] = (),
+) -> Account:
     """Everything that the program has captured is in the log, once and in order, but for what a Gap names and what was
     younger than the flush interval at a kill, or by `busy_s` older. AssertionError says what is wrong.
 
-    With its lives `wiped`, the program has lost its spool: of what was in that, the last part may be missing."""
+    With its lives `wiped`, the program has lost its spool: of what was in that, the last part may be missing. Nobody
+    but itself and its `namesakes` speaks in its name."""
     check_log(folder)
     lives = app.lives()
     nonces = {life.nonce for life in lives}
-    found = [entry for entry in logged(folder, app) if entry.nonce in nonces]
+    of_its_name = logged(folder, app)
+    known = nonces.union(life.nonce for each in namesakes for life in each.lives())
+    strangers = sorted({entry.nonce for entry in of_its_name} - known)
+    assert not strangers, f"somebody else speaks in the name of {app.settings.name}: {strangers}"
+    found = [entry for entry in of_its_name if entry.nonce in nonces]
     account = Account()
     _check_order_of_epochs(found, lives)
     for index, life in enumerate(lives):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from edge_agent.status_file import read_status_file
 from tests.support.waiting import wait_until
 from tests.system.delivery.account import check
@@ -41,8 +43,10 @@ def test_two_devices_of_one_name_are_reported_and_neither_loses_anything(cloud: 
         other.close_s, other.count = 30.0, 1
         other.start()  # alone, with what it could not send
         other.wait(40)
-        for app in (one, other):
-            check(cloud.log_folder, app)
+        for app, namesake in ((one, other), (other, one)):
+            check(cloud.log_folder, app, namesakes=[namesake])
+            with pytest.raises(AssertionError, match="somebody else speaks in the name of"):
+                check(cloud.log_folder, app)
 
 
 def knows_of_another(app: App) -> bool:
