@@ -95,7 +95,6 @@ def clear(folder: Path) -> None:
     give_up = time.monotonic() + _KILLED_S
     while left := _processes_of(folder):
         if time.monotonic() > give_up:
-            say(f"cannot be killed: {', '.join(map(str, left))}")
             break
         for each in left:
             with suppress(psutil.Error):
@@ -106,6 +105,8 @@ def clear(folder: Path) -> None:
         if place.startswith(f"{folder}/"):
             subprocess.run(["umount", "-l", place], check=False)
     _remove(folder)
+    if left:  # told at last: nobody may be there to hear it
+        say(f"cannot be killed: {', '.join(map(str, left))}")
 
 
 def _processes_of(folder: Path) -> list[psutil.Process]:
