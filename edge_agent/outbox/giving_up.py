@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from edge_agent.logger import Logger
+from edge_agent.spool import Entry, Spool, SpoolFull, SpoolUnwritable
 from protocol.records import Assertion, Declared, Delivery, End, Gap, Lost, Progress, Received, SourcePayload, Status
 from protocol.structs import replaced
 from protocol.wire.batch import Header, decode_batch, encode_batch
+from protocol.wire.errors import MalformedBatch
 from protocol.wire.packer import Packer
 from protocol.wire.sections import pending
 
+_LOG = Logger(__name__)
 REASON = "dropped: the spool was full"
 _FOLDED = "dropped: the spool was full; no more is known of so many losses of starts in between: "
 _MOST_GAPS = 200  # in one batch; what is folded is that of starts of which the cloud has hardly heard
@@ -46,6 +50,38 @@ class _Toll:
     def gap(self) -> Gap:
         lost = tuple(Lost(name, first, last) for name, (first, last) in sorted(self.tuples.items()))
         return Gap(REASON, self.epoch, self.nonce, (self.first, self.end - 1), lost, self.events)
+
+
+def give_up_oldest(spool: Spool, agent: str, packer: Packer) -> int:
+    """Put a batch that names them in the place of the oldest ones, and return how many records they held. SpoolFull if
+    there are none.
+
+    What is no batch, though it was read, is left out of account instead: there may be room without it, or else others
+    are to be given up. The cloud finds that it is missing, and names it.
+    """
+    oldest = spool.oldest()
+    if not oldest:
+        raise SpoolFull(f"the spool of {agent!r} is full")
+    try:
+        data, count = replacement([entry.data for entry in oldest], agent, packer)
+    except MalformedBatch as error:
+        bad = [entry for entry in oldest if not _is_batch(entry, agent)]
+        if not bad:
+            raise SpoolUnwritable(f"the spool of {agent!r} has no name for what it gives up: {error}") from error
+        for entry in bad:
+            spool.disbelieve(entry)
+        return 0
+    spool.replace_oldest(data)
+    return count
+
+
+def _is_batch(entry: Entry, agent: str) -> bool:
+    try:
+        decode_batch(entry.data, agent)
+    except MalformedBatch as error:
+        _LOG.error("no batch agent=%s entry=%d error=%s", agent, entry.first, error)
+        return False
+    return True
 
 
 def replacement(batches: Sequence[bytes], agent: str, packer: Packer) -> tuple[bytes, int]:

@@ -33,9 +33,10 @@ class After(Struct):
 
 
 class Dropped:
-    """Stands in the queue where records were dropped for want of memory."""
+    """Stands in the queue where records were dropped: as a rule for want of memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, reason: str = "dropped: the disk could not keep up") -> None:
+        self.reason = reason
         self.events = 0
         self.count = 0
         self.is_told = False

@@ -19,17 +19,16 @@ from edge_agent.config import Settings
 from edge_agent.epoch import Epoch
 from edge_agent.logger import Logger
 from edge_agent.outbox.division import Part, divided, events_in
-from edge_agent.outbox.giving_up import replacement
+from edge_agent.outbox.giving_up import give_up_oldest
 from edge_agent.outbox.grouping import Group
 from edge_agent.outbox.intake import NOTES, NUMBERED, After, Dropped, Intake, Queued, Together
 from edge_agent.outbox.memory import Memory, Progressed
 from edge_agent.outbox.pieces import Piece, encode_piece
-from edge_agent.spool import Entry, Spool, SpoolError, SpoolFull, SpoolUnwritable, Syncer, Unsynced
+from edge_agent.spool import Spool, SpoolError, SpoolFull, SpoolUnwritable, Syncer, Unsynced
 from protocol.records import Gap, Lost, Received
 from protocol.structs import Struct
-from protocol.wire.batch import Header, decode_batch
+from protocol.wire.batch import Header
 from protocol.wire.documents import read_document
-from protocol.wire.errors import MalformedBatch
 from protocol.wire.packer import Packer
 from protocol.wire.sections import EventKind, Kind, Pending, pending
 
@@ -38,7 +37,7 @@ _LINGER_S = 2.0  # after records it looks for more by itself: to wake it takes a
 _LOOK_S = 1.0
 _RETRY_S = 1.0  # or sooner, if what it waits for is room in the spool
 _TELL_S = 10.0  # a spool that is full may have room for a moment, many times a second
-_OVERFLOW = "dropped: the disk could not keep up"
+_EXCEEDS = "dropped: results that belong together exceed the spool"
 _PIECE_RATIO = 8  # times what they count in memory is more than what records take up in the journal
 _NEVER = float("inf")
 _TASK_ENDED = int(EventKind.TASK_ENDED)
@@ -320,7 +319,7 @@ class Outbox(Intake):
         """Give up what belongs together, comes next and can never be written so, by name. What was taken from other
         agents to make it was taken all the same."""
         kept = [(row, size) for row, size in together.rows if row[0] in NOTES]
-        dropped = Dropped()
+        dropped = Dropped(_EXCEEDS)
         for row, _ in together.rows:
             dropped.add(row)
         self.dropped += dropped.count
@@ -329,7 +328,7 @@ class Outbox(Intake):
         if kept:
             self._taken.appendleft((Together(kept), sum([size for _, size in kept])))
         self._taken.appendleft((dropped, 0))
-        _LOG.error("results that belong together exceed the spool agent=%s given_up=%d", self._agent, dropped.count)
+        _LOG.error("%s agent=%s count=%d", _EXCEEDS, self._agent, dropped.count)
 
     def _add_together(self, together: Together, size: int, now: float) -> None:
         group = self._group
@@ -352,11 +351,11 @@ class Outbox(Intake):
             self._close(self._group)
 
     def _gap_for(self, dropped: Dropped) -> Pending:
-        """Records that were dropped from memory, by name."""
+        """Records that were dropped, by name."""
         first = self.state.next_event
         lost = tuple(Lost(name, *numbers) for name, numbers in sorted(dropped.tuples.items()))
         events = (first, first + dropped.events - 1) if dropped.events else None
-        return pending(Gap(_OVERFLOW, self.state.epoch, self.state.nonce, None, lost, events), self._packer)
+        return pending(Gap(dropped.reason, self.state.epoch, self.state.nonce, None, lost, events), self._packer)
 
     def _close(self, group: Group) -> None:
         """A group becomes a batch: two or more if it turns out too large for one."""
@@ -441,31 +440,10 @@ class Outbox(Intake):
 
     def _give_up(self) -> None:
         """The spool is full: the oldest batches go, if that is what the user wants."""
-        oldest = self._spool.oldest() if self._settings.when_full == "drop-oldest" else []
-        if not oldest:
+        if self._settings.when_full != "drop-oldest":
             raise SpoolFull(f"the spool of {self._agent!r} is full")
-        try:
-            data, count = replacement([entry.data for entry in oldest], self._agent, self._packer)
-        except MalformedBatch as error:
-            if not self._disbelieve(oldest):
-                raise SpoolUnwritable(f"the spool of {self._agent!r} has no name for what it gives up") from error
-            return  # there may be room without them, or others to give up
-        self._spool.replace_oldest(data)
-        self.dropped += count
+        self.dropped += give_up_oldest(self._spool, self._agent, self._packer)
         self.given_up()
-
-    def _disbelieve(self, entries: Sequence[Entry]) -> int:
-        """Leave out of account what is no batch, though it was read: the cloud finds that it is missing, and names
-        it. Returns how many there were."""
-        bad = 0
-        for entry in entries:
-            try:
-                decode_batch(entry.data, self._agent)
-            except MalformedBatch as error:
-                bad += 1
-                self._spool.disbelieve(entry)
-                _LOG.error("no batch agent=%s entry=%d error=%s", self._agent, entry.first, error)
-        return bad
 
     def _note(self, rows: Sequence[Pending], progress: Sequence[Pending]) -> None:
         """What these records say of how far everything has come."""
