@@ -136,7 +136,7 @@ class GraphOracle:
             self._found(f"sink tuple {name} is labelled with the flags {flags}; lost: {lost}")
 
     def _check_source_labels(self) -> None:
-        required, allowed = self.log.bounds(required=True), self.log.bounds(required=False)
+        required, allowed = self.log.bounds(required=True), self.log.bounds(required=False, purged=self._purged)
         for source, ts in self._sources.items():
             number = source >> SEQ_BITS
             if source in self._source_labels:

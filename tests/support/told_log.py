@@ -14,8 +14,9 @@ computed, because in some places the design leaves freedom. `required` is the sa
 * a crashed agent that is back counts with what its new start has promised (required) or its old one (allowed);
 * a retired agent that is back counts from its first row (required), or for each stream from its next Progress
   (allowed); until then, tuples that wait for what it has sent hold back (required), or not (allowed);
-* after a retirement (`late`), a sent tuple may be gone when something refers to it: a pipeline may find that out only
-  when the promise of its stream has passed it; until then the sink tuple may wait (required) or not (allowed);
+* after a retirement (`late`), or if the clock of its agent had gone back, a sent tuple may be gone when something
+  refers to it: a pipeline may find that out only when the promise of its stream has passed it; until then the sink
+  tuple may wait (required) or not (allowed);
 * a gap may name a tuple of which later parts come: what these tell of a sent tuple may be left out;
 * plans of all starts of an agent count (required), or only that of the source's own start, and the newest where that
   is not known, or of other agents (allowed).
@@ -253,11 +254,25 @@ class Log:
     def resolve(self, number: int) -> Resolved:
         """Where a sink tuple came from."""
         found = Resolved()
-        self.resolve_into(found, number, self.deliveries[number].ts, 0)
+        self.resolve_into(found, number, self.deliveries[number].ts, 0, sink=number)
+        return found
+
+    def behind(self, sent: int) -> Resolved:
+        """Where a sent tuple came from."""
+        found = Resolved()
+        if sent in self.deliveries:
+            self.resolve_into(found, sent, self.deliveries[sent].ts, 1)
         return found
 
     def resolve_into(
-        self, found: Resolved, number: int, ts: int, depth: int, referred: int = 0, is_sure: bool = True
+        self,
+        found: Resolved,
+        number: int,
+        ts: int,
+        depth: int,
+        referred: int = 0,
+        is_sure: bool = True,
+        sink: int | None = None,
     ) -> None:
         """The same for any delivery, which stands so many agents behind the sink and was referred to by then."""
         delivered = self.deliveries.get(number)
@@ -274,13 +289,14 @@ class Log:
                 if self._is_named_lost(number):  # then nobody has to wait for those of its parts that come
                     is_sure = is_sure and depth == 0
         if delivered is not None:
-            if self.late and delivered.micro_batch < referred and not self.never_comes(number, ts):
+            may_be_gone = delivered.micro_batch < referred and not self.never_comes(number, ts)
+            if may_be_gone and (self.late or (sink is not None and self.went_back(sink, number))):
                 found.may_wait.add(number)
                 is_sure = False
             referred = max(referred, delivered.micro_batch)
         for origin in [] if delivered is None else delivered.origins:
             if origin.remote and depth < self.levels:
-                self.resolve_into(found, origin.id, origin.ts, depth + 1, referred, is_sure)
+                self.resolve_into(found, origin.id, origin.ts, depth + 1, referred, is_sure, sink)
                 continue
             table = found.deep if origin.remote else found.sources
             table[origin.id] = origin.ts
@@ -304,9 +320,8 @@ class Log:
         return is_later and any(ts < each < INFINITY for each in promised)
 
     def _time_of(self, sink: int, origin: int) -> Bound:
-        resolved = self.resolve(sink)
         known = self.deliveries.get(origin)
-        return known.ts if known is not None else resolved.sources.get(origin, INFINITY)
+        return known.ts if known is not None else self.resolve(sink).sources.get(origin, INFINITY)
 
     # Labels
 
@@ -492,14 +507,17 @@ class Log:
         promise = min(self.progress.get(number >> SEQ_BITS, (-INFINITY, 0)))
         return promise + self.delays(*stream, required=False).get(sink, 0)
 
-    def held_back(self, required: bool) -> dict[Place, Bound]:
-        """To when each sink is held back by tuples of it that wait."""
+    def held_back(self, required: bool, purged: Mapping[int, Iterable[int]] | None = None) -> dict[Place, Bound]:
+        """To when each sink is held back by tuples of it that wait. `purged` are sent tuples that the pipeline had let
+        go of when sink tuples referred to them: nobody has to wait for what is behind these."""
         found: dict[Place, Bound] = {}
         for number, each in self.sink_tuples.items():
             resolved = self.resolve(number)
             waiting = resolved.waiting | resolved.may_wait
             if not required:
                 waiting = {one for one in resolved.waiting if not self._is_away(one >> SEQ_BITS)}
+                for origin in (purged or {}).get(number, ()):
+                    waiting -= self.behind(origin).waiting
             if waiting:
                 agent, _, name = self.streams[number >> SEQ_BITS]
                 bound: Bound = each.ts
@@ -508,9 +526,9 @@ class Log:
                 found[agent, name] = min(bound, found.get((agent, name), INFINITY))
         return found
 
-    def bounds(self, required: bool) -> Bounds:
+    def bounds(self, required: bool, purged: Mapping[int, Iterable[int]] | None = None) -> Bounds:
         """Below which times the tuples of each stream must or may be labelled."""
-        return Bounds(self, self.held_back(required), required)
+        return Bounds(self, self.held_back(required, purged), required)
 
 
 class Bounds:
