@@ -41,7 +41,11 @@ if TYPE_CHECKING:  # a program without a plan should not wait for them
 
 _LOG = Logger(__name__)
 _MOST_ORIGINS = 2_000  # of one record; a delivery that has more is told in parts
-_STATUS_FILE_S = 2.0
+_STATUS_FILE_S = 2.0  # how often while it has something to do
+_QUIET_FILE_S = 8.0  # and else, as to wake up takes many times as long as to write it
+_EARLY = (
+    0.2  # of the time between two statuses: the next one may come earlier by so much, with records that leave anyway
+)
 _TROUBLE_S = 1.0  # how long to leave a disk alone that has failed
 _LOOK_S = 0.5
 _STUCK_S = 5.0  # how long its thread may take to end, once it is told to
@@ -274,7 +278,8 @@ class Agent:
 
     def _report(self, now: float) -> float:
         """Tell the cloud, and whoever looks at the folder, how the agent is."""
-        if now >= self._status_at and not self._finishing:
+        early_s = _EARLY * self.settings.status_s if self._outbox.held_bytes else 0.0
+        if now >= self._status_at - early_s and not self._finishing:
             if not self._status_at:
                 self._outbox.hurry()  # that it has started, and with which plan, the cloud should know at once
             self._status_at = now + self.settings.status_s
@@ -282,7 +287,8 @@ class Agent:
         if now >= self._file_at:
             self._file_at = now + _STATUS_FILE_S
             self._write_status(self.status())
-        return self._file_at if self._finishing else min(self._status_at, self._file_at)
+        latest = self._file_at + _QUIET_FILE_S - _STATUS_FILE_S
+        return latest if self._finishing else min(self._status_at, latest)
 
     def _write_status(self, status: dict[str, Any]) -> None:
         """For whoever looks at the folder."""

@@ -12,7 +12,7 @@ from edge_agent.home import at_home
 from edge_agent.siblings import is_open
 from edge_agent.status_file import NAME, read_status_file
 
-_STALE_S = 10.0
+_STALE_S = 15.0
 _STALE = ", and it should be newer: the agent stands still, or its disk takes nothing"
 
 

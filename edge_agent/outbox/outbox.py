@@ -33,7 +33,9 @@ from protocol.wire.packer import Packer
 from protocol.wire.sections import EventKind, Kind, Pending, pending
 
 _LOG = Logger(__name__)
-_LINGER_S = 2.0  # after records it looks for more by itself: to wake it takes a caller as long as to leave a record
+# If records come so soon after others, it looks for more by itself for so long: to wake it takes a caller as long as to
+# leave a record. If they do not, it would wake up many times for nothing.
+_LINGER_S = 2.0
 _LOOK_S = 1.0
 _RETRY_S = 1.0  # or sooner, if what it waits for is room in the spool
 _TELL_S = 10.0  # a spool that is full may have room for a moment, many times a second
@@ -96,6 +98,7 @@ class Outbox(Intake):
         self._has_begun = self._closes_next = self._is_plan_unsafe = False
         self._has_news = False  # for the memory: another batch was written since it was asked to keep something
         self._flush_at = _NEVER
+        self._came_at = -_NEVER
         self._linger_until = 0.0
         self._retry_at = 0.0
         self._full_bytes = 0  # of the spool, if it was that
@@ -224,7 +227,9 @@ class Outbox(Intake):
         # Only what is in the queue can be dropped, so no more is taken from there as long as anything is left.
         came = self.take()
         if came:
-            self._linger_until = now + _LINGER_S
+            if now - self._came_at <= _LINGER_S:
+                self._linger_until = now + _LINGER_S
+            self._came_at = now
             self._taken.extend(came)
         self._sort_taken(now)
         self._close(self._leaving)

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from edge_agent.outbox.recovery import CRASH
 from edge_agent.spool import Spool, SpoolLocked, SpoolUnusable, SpoolUnwritable
 from edge_agent.status_file import NAME, read_status_file
 from edge_agent.transport import Client, Message
-from protocol.events import TaskBegun
+from protocol.events import TaskBegun, TaskEnded
 from protocol.ids import StreamId
 from protocol.plan import Node, PlanDocument, PlanError
 from protocol.records import Delivery, End, Gap, Origin, OriginKind, Status
@@ -196,6 +197,33 @@ def test_status_says_how_it_is(agent: Agent, tmp_path: Path) -> None:
     assert agent.status()["dropped"] == 0
     agent.close(0.0)
     assert read_status_file(str(tmp_path))["pid"] is None
+
+
+def test_how_it_is_leaves_with_records_that_leave_anyway(tmp_path: Path) -> None:
+    """One batch for both costs half as much all the way to the log."""
+    agent = Agent(settings(tmp_path, status_s=10.0, fsync="never"))
+    began = monotonic()
+    for tenth in range(250):
+        if tenth in (30, 86):  # when the second comes, the next status is nearly due
+            agent.put(event(tenth), 100)
+        agent.turn(began + tenth / 10)
+    agent.close(0.0)
+    with Spool.open(tmp_path / "up") as spool:
+        batches = [list(decode_batch(entry.data, "pump-7").records()) for entry in spool.entries()]
+    told = [{type(each) for each in batch} for batch in batches]
+    assert told[:4] == [{Status}, {TaskEnded}, {TaskEnded, Status}, {Status}]
+
+
+def test_an_agent_that_has_nothing_to_do_wakes_up_rarely(tmp_path: Path) -> None:
+    agent = Agent(settings(tmp_path, status_s=10.0, fsync="never"))
+    began = monotonic()
+    agent.turn(began)
+    agent.turn(began + 0.2)
+    written = (tmp_path / NAME).stat().st_mtime_ns
+    assert agent.turn(began + 0.4) - began >= 8.0
+    agent.turn(began + 2.1)
+    assert (tmp_path / NAME).stat().st_mtime_ns > written, "if it is awake anyway, it says how it is"
+    agent.close(0.0)
 
 
 def test_a_program_may_change_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,18 +49,29 @@ def test_a_batch_closes_when_it_is_old_enough(tmp_path: Path) -> None:
         assert bench.events() == [[0, 1]]
 
 
-def test_after_records_more_are_looked_for_without_being_told(tmp_path: Path) -> None:
+def test_when_records_come_often_more_are_looked_for_without_being_told(tmp_path: Path) -> None:
     with Bench(tmp_path, flush_s=0.1, batch_records=1, fsync="never") as bench:
         bench.put(begun(0))
         bench.step()
+        bench.step(0.11)
+        bench.put(begun(1))
         for _ in range(15):
             assert bench.step(0.11) == pytest.approx(bench.now + 0.1), "whoever leaves a record need not wake anybody"
-        bench.put(begun(1))
+        bench.put(begun(2))
         bench.step(0.11)
-        assert bench.events() == [[0], [1]]
+        assert bench.events() == [[0], [1], [2]]
         for _ in range(25):
             bench.step(0.11)
         assert bench.step(0.11) == float("inf"), "when nothing comes for long, it sleeps"
+
+
+def test_after_a_record_that_comes_alone_nobody_looks_for_more(tmp_path: Path) -> None:
+    with Bench(tmp_path, flush_s=0.1, batch_records=1, fsync="never") as bench:
+        for key in range(3):
+            bench.put(begun(key))
+            bench.step(5.0)
+            assert bench.step(0.11) == float("inf")
+        assert bench.events() == [[0], [1], [2]]
 
 
 def test_a_batch_closes_when_it_has_enough_records(tmp_path: Path) -> None:
