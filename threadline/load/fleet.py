@@ -22,7 +22,7 @@ from threadline.load.worker import total
 _LOOK_S = 0.1
 _END_S = 10.0  # beyond what the agents have for their goodbye
 _END_OF_EACH_S = 0.2
-_DEVICES_OF_A_PROCESS = 250
+_DEVICES_OF_A_PROCESS = 100  # each has threads, and whoever waits for Python's lock wakes up 200 times a second
 _NOBODY_S = 10.0
 _WHO = "a process with devices"
 
