@@ -26,7 +26,7 @@ from edge_agent.outbox.memory import Memory
 from edge_agent.outbox.recovery import close_journal, gap_after_crash
 from edge_agent.renewal import Renewal
 from edge_agent.spool import Spool, SpoolError, SpoolLocked
-from edge_agent.status_file import StatusFile
+from edge_agent.status_file import StatusFile, WritingTimes
 from edge_agent.transport import Client, Message
 from protocol.records import Declared, End, Status
 from protocol.topics import down_topic, up_topic
@@ -41,11 +41,8 @@ if TYPE_CHECKING:  # a program without a plan should not wait for them
 
 _LOG = Logger(__name__)
 _MOST_ORIGINS = 2_000  # of one record; a delivery that has more is told in parts
-_STATUS_FILE_S = 2.0  # how often while it has something to do
-_QUIET_FILE_S = 8.0  # and else, as to wake up takes many times as long as to write it
-_EARLY = (
-    0.2  # of the time between two statuses: the next one may come earlier by so much, with records that leave anyway
-)
+# Of the time between two statuses: the next one may come earlier by so much, with records that leave anyway.
+_EARLY = 0.2
 _TROUBLE_S = 1.0  # how long to leave a disk alone that has failed
 _LOOK_S = 0.5
 _STUCK_S = 5.0  # how long its thread may take to end, once it is told to
@@ -94,7 +91,8 @@ class Agent:
         self._inbox: deque[Callable[[float], None]] = deque()
         self._renewal = Renewal()
         self._status_file: StatusFile | None = None
-        self._status_at = self._file_at = 0.0
+        self._status_at = 0.0
+        self._file_times = WritingTimes()
         self._thread = Background(target=self._run, name=f"agent {self.name}", daemon=True)
         self._opened = ExitStack()
         """What is to be closed at the end, each whatever becomes of the others; the spool, with its lock, last."""
@@ -284,11 +282,18 @@ class Agent:
                 self._outbox.hurry()  # that it has started, and with which plan, the cloud should know at once
             self._status_at = now + self.settings.status_s
             self.emit(self._status())
-        if now >= self._file_at:
-            self._file_at = now + _STATUS_FILE_S
+        file_at = self._report_in_file(now)
+        return file_at if self._finishing else min(self._status_at, file_at)
+
+    def _report_in_file(self, now: float) -> float:
+        outbox, uplink = self._outbox, self._uplink
+        held_bytes, trouble = outbox.held_bytes, outbox.trouble
+        state = outbox.state.next_seq, uplink.acknowledged, held_bytes, outbox.dropped, trouble, self._client.connected
+        is_complete = not (held_bytes or uplink.unacknowledged)
+        if now >= self._file_times.due(now, state, is_complete=is_complete):
             self._write_status(self.status())
-        latest = self._file_at + _QUIET_FILE_S - _STATUS_FILE_S
-        return latest if self._finishing else min(self._status_at, latest)
+            self._file_times.written(now, state)
+        return self._file_times.due(now, state, is_complete=is_complete)
 
     def _write_status(self, status: dict[str, Any]) -> None:
         """For whoever looks at the folder."""

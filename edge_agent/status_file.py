@@ -22,6 +22,8 @@ _HEAD = struct.Struct("<II")
 _ROOM_BYTES = 8 << 10
 _MOST_BYTES = 1 << 20
 _TRIES = 5
+_OFTEN_S = 2.0
+_RARELY_S = 8.0
 
 
 class StatusFile:
@@ -42,6 +44,30 @@ class StatusFile:
     def close(self) -> None:
         os.close(self._fd)
         self._fd = -1
+
+
+class WritingTimes:
+    """When to say how it is. To wake up for it takes many times as long as to write it, so that is done only for news:
+    when they are complete, or soon after they have begun. And now and then, for then it is known to live."""
+
+    def __init__(self) -> None:
+        self._last_at = 0.0
+        self._last: object = None
+        self._news_at: float | None = None
+
+    def due(self, now: float, state: object, *, is_complete: bool) -> float:
+        """When to write next, if the agent is like this now and nothing else happens."""
+        if self._last is None:
+            return now
+        if state == self._last:
+            self._news_at = None
+            return self._last_at + _RARELY_S
+        if self._news_at is None:
+            self._news_at = now
+        return (self._last_at if is_complete else max(self._last_at, self._news_at)) + _OFTEN_S
+
+    def written(self, now: float, state: object) -> None:
+        self._last_at, self._last, self._news_at = now, state, None
 
 
 def read_status_file(folder: str) -> dict[str, Any]:

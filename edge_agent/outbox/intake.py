@@ -224,7 +224,7 @@ class Intake:
             urgent = self._urgent and now >= not_before
             if not (urgent or self._woken or (self._queue and not is_noticed)):
                 # What comes while a flush is planned need not wake anybody.
-                self._parked = not (self._queue or is_noticed)
+                self._parked = not is_noticed
                 if not (self._parked and self._queue):  # none came just now, before they could see that we sleep
                     self._condition.wait(min(max(0.0, until - now), threading.TIMEOUT_MAX))
                 self._parked = False

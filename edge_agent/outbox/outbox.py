@@ -174,7 +174,7 @@ class Outbox(Intake):
             self._flush_at = self._next_flush(now)
         if now < self._retry_at and self._spool.size_bytes >= self._full_bytes:
             return self._retry_at
-        unfinished = self._taken or self._afters or self._ready or self._left
+        unfinished = self._taken or self._afters or self._ready or self._left or self.trouble
         if self._urgent or unfinished or now >= min(self._flush_at, self._closing_at(), self._sync_at):
             try:
                 self._write(now)

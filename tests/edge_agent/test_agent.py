@@ -215,14 +215,17 @@ def test_how_it_is_leaves_with_records_that_leave_anyway(tmp_path: Path) -> None
 
 
 def test_an_agent_that_has_nothing_to_do_wakes_up_rarely(tmp_path: Path) -> None:
-    agent = Agent(settings(tmp_path, status_s=10.0, fsync="never"))
+    agent = Agent(settings(tmp_path, status_s=30.0, fsync="never"))
     began = monotonic()
-    agent.turn(began)
-    agent.turn(began + 0.2)
-    written = (tmp_path / NAME).stat().st_mtime_ns
-    assert agent.turn(began + 0.4) - began >= 8.0
-    agent.turn(began + 2.1)
-    assert (tmp_path / NAME).stat().st_mtime_ns > written, "if it is awake anyway, it says how it is"
+    for tenth in range(30):
+        agent.turn(began + tenth / 10)
+    assert agent.turn(began + 3.0) - began >= 8.0
+    for tenth in range(90, 130):
+        if tenth == 100:
+            agent.put(event(0), 100)
+        agent.turn(began + tenth / 10)
+    told = read_status_file(str(tmp_path))
+    assert (told["batches"], told["memory_bytes"]) == (2, 0), "who looks soon after a record sees what became of it"
     agent.close(0.0)
 
 

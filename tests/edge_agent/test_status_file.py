@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.status_file import NAME, StatusFile, read_status_file
+from edge_agent.status_file import NAME, StatusFile, WritingTimes, read_status_file
 
 
 def test_what_was_written_last_is_read(tmp_path: Path) -> None:
@@ -63,3 +63,17 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
     os.close(fd)
     with pytest.raises(ValueError, match="does not hold"):
         read_status_file(str(tmp_path))
+
+
+def test_news_are_written_when_they_are_complete_or_soon_after_they_began() -> None:
+    times = WritingTimes()
+    assert times.due(100.0, "begun", is_complete=False) == 100.0, "at once, the first time"
+    times.written(100.0, "begun")
+    assert times.due(100.1, "begun", is_complete=False) == 108.0, "nothing new: only to be seen alive"
+    assert times.due(105.0, "a record", is_complete=False) == 107.0
+    assert times.due(106.2, "a batch", is_complete=False) == 107.0, "it does not wait for ever to be complete"
+    assert times.due(106.3, "acknowledged", is_complete=True) == 102.0, "now that it is"
+    times.written(106.3, "acknowledged")
+    assert times.due(106.5, "a record", is_complete=False) == 108.5
+    assert times.due(106.6, "acknowledged", is_complete=True) == 114.3, "as it was written"
+    assert times.due(106.7, "another batch", is_complete=True) == 108.3, "but not more often than that"

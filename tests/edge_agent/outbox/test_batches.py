@@ -187,6 +187,29 @@ def test_a_sync_that_fails_is_told_and_tried_again(tmp_path: Path, monkeypatch: 
         assert bench.outbox.trouble == ""
 
 
+def test_a_sync_that_fails_is_tried_again_though_nothing_else_is_to_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = [True]
+
+    def sync(fd: int) -> None:
+        if failing:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    with Bench(tmp_path, fsync="interval", flush_s=0.1, batch_age_s=1.0) as bench:
+        bench.put(begun(0))
+        bench.step(5.0)
+        bench.step(0.2)
+        wait_until(lambda: bench.outbox._syncer.error is not None, "the error")
+        bench.step(1.0)
+        assert "cannot be synced" in bench.outbox.trouble
+        assert bench.events() == [[0]]
+        failing.clear()
+        bench.step(1.1)
+        assert bench.outbox.trouble == ""
+
+
 def test_a_flush_that_takes_too_long_says_why(tmp_path: Path, disk: list[str]) -> None:
     with Bench(tmp_path) as bench:
         disk.append("journal")
