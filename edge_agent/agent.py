@@ -208,7 +208,7 @@ class Agent:
             return self._turn(now)
         except (SpoolError, OSError) as error:  # the disk's fault, not ours: it may be well again
             _LOG.warning("the disk fails agent=%s error=%s", self.name, error)
-            return now + _TROUBLE_S
+            return min(now + _TROUBLE_S, self._outbox.step(now))  # which may have to write before that
 
     def _turn(self, now: float) -> float:
         while self._inbox:

@@ -107,6 +107,7 @@ class Outbox(Intake):
         self._syncer = Syncer()
         self._syncing: Unsynced | None = None
         self._sync_at = _NEVER
+        self._sync_fails = False  # the last one did; how the next one goes is looked at, though nothing comes
 
     def _keep_what_they_tell(self) -> None:
         """Released batches are about to leave the disk: how far everything had come with them must be on it."""
@@ -181,7 +182,7 @@ class Outbox(Intake):
             except (SpoolError, OSError) as error:
                 self._meet_trouble(error, now)
                 return self._retry_at
-            if self.trouble:
+            if self.trouble and not self._sync_fails:
                 self._end_trouble(now)
         return min(self._flush_at, self._closing_at(), self._sync_at)
 
@@ -240,6 +241,7 @@ class Outbox(Intake):
         durable = any(after.durable for after in self._afters)
         if durable:
             self._spool.sync(force=True)
+            self._sync_fails = False
         elif self._settings.fsync == "interval":
             self._sync_aside(now)
         if self._has_news or not self._has_begun:
@@ -265,16 +267,19 @@ class Outbox(Intake):
             return
         error = self._syncer.error
         if self._syncing is not None:
-            self._spool.synced(self._syncing, failed=error is not None)
+            self._sync_fails = error is not None
+            self._spool.synced(self._syncing, failed=self._sync_fails)
             self._syncing = None
         if error is not None:
             self._syncer.error = None
             raise SpoolUnwritable(f"the spool of {self._agent!r} cannot be synced: {error}") from error
         self._syncing = self._spool.unsynced()
-        if self._syncing is not None:
-            self._syncer.order(self._syncing.handles)
-            if not self._syncing.is_all:
-                self._sync_at = now + self._settings.flush_s
+        if self._syncing is None:
+            self._sync_fails = False  # nothing is left of what could not be synced
+            return
+        self._syncer.order(self._syncing.handles)
+        if self._sync_fails or not self._syncing.is_all:
+            self._sync_at = now + self._settings.flush_s
 
     def _sort_taken(self, now: float) -> None:
         taken, group, in_a_hurry = self._taken, self._group, self._settings.grouping == "ended"

@@ -229,6 +229,31 @@ def test_an_agent_that_has_nothing_to_do_wakes_up_rarely(tmp_path: Path) -> None
     agent.close(0.0)
 
 
+def test_a_disk_that_fails_elsewhere_keeps_no_record_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = Agent(settings(tmp_path, flush_s=0.2, fsync="never"))
+    now = monotonic()
+    for _ in range(2):  # it has said that it has started
+        agent.turn(now)
+
+    def fails(*_: Any) -> Any:
+        raise SpoolUnwritable("Input/output error")
+
+    monkeypatch.setattr(agent._uplink, "step", fails)
+    for key in range(3):
+        agent.put(event(key), 100)
+        assert agent.turn(now) == pytest.approx(now + 0.2)
+        now += 0.2
+        agent.tell(fails)
+        agent.turn(now)
+        assert agent._outbox.unwritten == 0
+    turns, end = 0, now + 20
+    while now < end:
+        now = agent.turn(now)
+        turns += 1
+    assert turns < 20 * 2, "when nothing comes, it is left alone for a while"
+    agent.close(0.0)
+
+
 def test_a_program_may_change_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)

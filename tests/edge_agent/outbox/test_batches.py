@@ -65,9 +65,16 @@ def test_when_records_come_often_more_are_looked_for_without_being_told(tmp_path
         assert bench.step(0.11) == float("inf"), "when nothing comes for long, it sleeps"
 
 
-def test_after_a_record_that_comes_alone_nobody_looks_for_more(tmp_path: Path) -> None:
-    with Bench(tmp_path, flush_s=0.1, batch_records=1, fsync="never") as bench:
+def synced_aside(bench: Bench) -> None:
+    """Return when the sync that was ordered has come to its end."""
+    wait_until(lambda: not bench.outbox._syncer.busy, "the syncer", every_s=0.001)
+
+
+@pytest.mark.parametrize("fsync", ["interval", "never"])
+def test_after_a_record_that_comes_alone_nobody_looks_for_more(tmp_path: Path, fsync: Fsync) -> None:
+    with Bench(tmp_path, flush_s=0.1, batch_records=1, fsync=fsync) as bench:
         for key in range(3):
+            synced_aside(bench)
             bench.put(begun(key))
             bench.step(5.0)
             assert bench.step(0.11) == float("inf")
@@ -184,6 +191,8 @@ def test_a_sync_that_fails_is_told_and_tried_again(tmp_path: Path, monkeypatch: 
         assert "cannot be synced" in bench.outbox.trouble
         failing.clear()
         bench.step(2.0)
+        synced_aside(bench)
+        bench.step(0.1)
         assert bench.outbox.trouble == ""
 
 
@@ -207,7 +216,95 @@ def test_a_sync_that_fails_is_tried_again_though_nothing_else_is_to_be_written(
         assert bench.events() == [[0]]
         failing.clear()
         bench.step(1.1)
+        synced_aside(bench)
+        bench.step(0.1)
         assert bench.outbox.trouble == ""
+
+
+@pytest.fixture
+def no_sync(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """While there is something in the list, no file can be synced."""
+    failing = [True]
+
+    def sync(fd: int) -> None:
+        if failing:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    return failing
+
+
+def in_sync_trouble(bench: Bench) -> float:
+    """A record comes alone, and that it cannot be synced is seen; returns when to come back."""
+    bench.put(begun(0))
+    bench.step()
+    bench.step(0.2)
+    synced_aside(bench)
+    bench.outbox.hurry()
+    until = bench.step(1.0)
+    assert "cannot be synced" in bench.outbox.trouble
+    return until
+
+
+def test_as_long_as_no_sync_succeeds_there_is_trouble_though_nothing_comes(
+    tmp_path: Path, no_sync: list[bool], caplog: pytest.LogCaptureFixture
+) -> None:
+    with Bench(tmp_path, fsync="interval", flush_s=0.1, batch_age_s=3600) as bench:
+        until, began, looks = in_sync_trouble(bench), bench.now, 0
+        while bench.now < began + 20:
+            until = bench.step(until - bench.now)
+            assert "cannot be synced" in bench.outbox.trouble, f"{bench.now - began} s later"
+            assert until <= bench.now + 1.0, "it is looked at how that went"
+            synced_aside(bench)
+            looks += 1
+        assert looks < 20 * 3, "a disk that fails is left alone for a while"
+        no_sync.clear()
+        for _ in range(3):
+            until = bench.step(until - bench.now)
+            synced_aside(bench)
+        assert (bench.outbox.trouble, until) == ("", float("inf")), "and nobody looks any more"
+    told = [message.split(" agent")[0] for message in caplog.messages]
+    assert told == ["records wait in memory", "records are written again"]
+
+
+def test_a_sync_that_somebody_waits_for_ends_the_trouble_too(tmp_path: Path, no_sync: list[bool]) -> None:
+    with Bench(tmp_path, fsync="interval", flush_s=0.1, batch_age_s=3600) as bench:
+        until = in_sync_trouble(bench)
+        no_sync.clear()
+        with pytest.raises(TimeoutError):
+            bench.outbox.flush(0.0)
+        bench.step(until - bench.now)
+        assert bench.outbox.trouble == ""
+
+
+def test_a_sync_of_the_plan_ends_the_trouble_too(tmp_path: Path, no_sync: list[bool]) -> None:
+    with Bench(tmp_path, fsync="interval", flush_s=0.1, batch_age_s=3600) as bench:
+        until = in_sync_trouble(bench)
+        no_sync.clear()
+        bench.put(Declared("{}"))
+        bench.outbox.hurry()
+        bench.step(until - bench.now)
+        assert bench.outbox.trouble == "", "nothing is left to be synced"
+
+
+def test_with_block_callers_wait_until_a_sync_has_succeeded(tmp_path: Path, no_sync: list[bool]) -> None:
+    with Bench(tmp_path, fsync="interval", when_full="block", flush_s=0.1, batch_age_s=3600) as bench:
+        bench.put(begun(1))
+        until = in_sync_trouble(bench)
+        bench.outbox._held_bytes += 1  # as if there were a record that cannot be written
+        calling = threading.Thread(target=bench.put, args=[begun(2)], daemon=True)
+        calling.start()
+        for _ in range(4):
+            until = bench.step(until - bench.now)
+            synced_aside(bench)
+            calling.join(0.05)
+            assert calling.is_alive()
+        no_sync.clear()
+        for _ in range(3):
+            until = bench.step(until - bench.now)
+            synced_aside(bench)
+        calling.join(10.0)
+        assert not calling.is_alive()
 
 
 def test_a_flush_that_takes_too_long_says_why(tmp_path: Path, disk: list[str]) -> None:
