@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -73,7 +74,7 @@ class Report:
         if self.json_file is not None:
             goals = [{**asdict(goal), "met": goal.met} for goal in self.goals]
             document = {"bench": self.name, "quick": self.quick, "figures": self.figures, "goals": goals}
-            self.json_file.write_text(json.dumps(document, indent=2) + "\n")
+            self.json_file.write_text(json.dumps(_finite(document), indent=2, allow_nan=False) + "\n")
 
 
 def parse_arguments(name: str, description: str) -> Report:
@@ -84,6 +85,15 @@ def parse_arguments(name: str, description: str) -> Report:
     arguments = parser.parse_args()
     end_well()
     return Report(name, arguments.quick, arguments.json)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no numbers that are none, or without end."""
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def end_well() -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 _PORTS = range(20_000, 32_000)
 _RANDOM = SystemRandom()
+_GIVEN: deque[int] = deque(maxlen=100)
 
 
 class ServiceFailed(RuntimeError):
@@ -32,15 +34,18 @@ class ServiceFailed(RuntimeError):
 
 
 def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
-    """A port nobody uses at the moment.
+    """A port nobody uses at the moment, and that this process gave to nobody lately, who may have yet to use it.
 
     It is below the range from which the kernel serves those who ask for any port: a service that is killed and started
     again would otherwise find its port in the hands of some client.
     """
     for _ in range(1000):
         port = _PORTS[_RANDOM.randrange(len(_PORTS))]
+        if port in _GIVEN:
+            continue
         with socket.socket(socket.AF_INET, kind) as sock, suppress(OSError):
             sock.bind(("127.0.0.1", port))
+            _GIVEN.append(port)
             return port
     raise ServiceFailed(f"no free port between {_PORTS[0]} and {_PORTS[-1]}")
 

@@ -32,3 +32,14 @@ def test_the_json_file_has_the_figures_and_whether_each_goal_was_met(tmp_path: P
     assert written["quick"] is True
     assert written["figures"] == [{"clients": 8}]
     assert written["goals"] == [{"name": "slow", "measured": 3.0, "op": "<=", "wanted": 2.0, "unit": "", "met": False}]
+
+
+def test_what_was_not_measured_is_null(tmp_path: Path) -> None:
+    """NaN is no JSON, though Python writes it and reads it."""
+    report = Report("some", quick=True, json_file=tmp_path / "out.json")
+    report.figures.append({"rates": [1.0, float("inf")]})
+    report.goal("all parts", float("nan"), "==", 1)
+    report.finish()
+    written = json.loads((tmp_path / "out.json").read_text(), parse_constant=pytest.fail)
+    assert written["figures"] == [{"rates": [1.0, None]}]
+    assert (written["goals"][0]["measured"], written["goals"][0]["met"]) == (None, False)

@@ -25,7 +25,7 @@ from edge_agent.config import Settings
 from tests.deployment.files import compose
 from tests.support.waiting import wait_until
 from threadline.cli import app
-from threadline.lab import find_mosquitto
+from threadline.lab import find_mosquitto, free_port
 
 START_S = 100.0
 STOP_S = 60.0
@@ -257,3 +257,10 @@ def test_what_makes_no_sense_is_told(options: tuple[str, ...], words: str) -> No
     result = CliRunner().invoke(app, ("lab", *options))
     assert result.exit_code == 2, result.output
     assert result.stderr.startswith("threadline: ") and words in result.stderr
+
+
+def test_a_port_is_not_given_twice_in_a_row_and_they_do_not_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threadline.lab._PORTS", range(20_000, 20_150))
+    given = [free_port() for _ in range(300)]
+    for place in range(0, 300, 50):
+        assert len(set(given[place : place + 100])) == len(given[place : place + 100])

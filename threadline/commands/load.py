@@ -47,7 +47,13 @@ def load(
         ),
     ] = "query",
     processes: Annotated[
-        int | None, typer.Option(help="Processes that the devices live in. As a rule one per core.", min=1, max=1024)
+        int | None,
+        typer.Option(
+            help="Processes that the devices live in. As a rule one per core, or one for every 100 devices if that is"
+            " more.",
+            min=1,
+            max=1024,
+        ),
     ] = None,
     find_max: Annotated[
         bool, typer.Option("--find-max", help="Find the highest rate that is sustained, step by step.")
@@ -283,15 +289,17 @@ def _named(option: str, text: str, names: tuple[str, ...]) -> tuple[str, str]:
 @contextmanager
 def _listening(stop: threading.Event) -> Iterator[list[int]]:
     """The first signal ends the run with what was measured; the second one does not wait for it, unless it is SIGHUP:
-    the kernel and the shell both tell of a terminal that is closed. All that came. Afterwards signals are what they
-    were: it may take long to write what was measured, to a pipe for instance."""
+    the kernel and the shell both tell of a terminal that is closed. More would disturb the cleaning. All that counted.
+    Afterwards signals are what they were: it may take long to write what was measured, to a pipe for instance."""
     came: list[int] = []
 
     def signalled(number: int, _: FrameType | None) -> None:
-        came.append(number)
-        if stop.is_set() and number != signal.SIGHUP:
+        if not stop.is_set():
+            came.append(number)
+            stop.set()
+        elif number != signal.SIGHUP and len(came) < 2:
+            came.append(number)
             raise KeyboardInterrupt
-        stop.set()
 
     with heeded(signalled):
         yield came

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Self
@@ -22,7 +23,7 @@ from threadline.load.worker import total
 _LOOK_S = 0.1
 _END_S = 10.0  # beyond what the agents have for their goodbye
 _END_OF_EACH_S = 0.2
-_DEVICES_OF_A_PROCESS = 100  # each has threads, and whoever waits for Python's lock wakes up 200 times a second
+_DEVICES_OF_A_PROCESS = 100  # each has threads, and whoever waits for Python's lock wakes up again and again
 _NOBODY_S = 10.0
 _WHO = "a process with devices"
 
@@ -204,7 +205,8 @@ class _Worker:
             if time.monotonic() > give_up:
                 raise Breakdown(_WHO, "does not stop")
             time.sleep(_LOOK_S / 4)
-        self.process.wait(_END_S)
+        with suppress(subprocess.TimeoutExpired):  # it has said all that it had to say
+            self.process.wait(_END_S)
         return self._ended
 
     def kill(self) -> None:
@@ -221,6 +223,8 @@ class _Worker:
 
     def _read(self, out: IO[str]) -> None:
         for line in out:
+            if not line.endswith("\n"):
+                return  # it was killed while it told this
             news = json.loads(line)
             if "now" in news:
                 with self._lock:

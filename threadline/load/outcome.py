@@ -138,11 +138,23 @@ class Outcome:
         return sum(end.unwritten for end in self.ends)
 
     @property
+    def dropped(self) -> int:
+        """Records that the devices gave up. Some may have arrived all the same: the losses tell, if they were looked
+        for."""
+        return sum(end.dropped for end in self.ends)
+
+    @property
+    def unsought(self) -> int:
+        """Those of them that nobody has looked for."""
+        return 0 if self.checked else self.dropped
+
+    @property
     def is_whole(self) -> bool:
         """All devices were there, everybody could do their work, and nothing is lost."""
         were_there = self.failure is None and not self.gone and self.connected == self.options.devices
         were_answered = self.asked is None or self.asked.was_answered or self.was_stopped
-        return were_there and were_answered and not self.losses and not self.left and not self.unwritten
+        is_gone = bool(self.losses or self.unwritten or self.unsought)
+        return were_there and were_answered and not is_gone and not self.left
 
 
 def _merged(parts: Iterator[Histogram]) -> Histogram:

@@ -27,6 +27,9 @@ ATTRIBUTES = 100
 READINGS, RESULTS = "readings", "results"
 _WINDOW_MS = 10_000
 _TRANSFORMATIONS, _TASKS_OF_ONE = 5, 20
+# Of many devices in a process, hundreds of threads may wait for Python's lock at the same time. All that they do is
+# short, so none has to be asked for it, and to ask 200 times a second each takes more of a busy core than all the rest.
+_RARELY_S = 0.2
 
 
 @dataclass(slots=True)
@@ -63,6 +66,8 @@ class Profile:
     """Of one device."""
     plan: PlanDocument | None
     device: Callable[[Agent, int], Device]
+    switch_s: float = 0.005
+    """After so long a thread asks whoever has Python's lock for it. It wakes up for that, and again after as long."""
 
     @property
     def one(self) -> str:
@@ -206,7 +211,7 @@ PROFILES: dict[str, Profile] = {
     for each in (
         Profile("query", "origins", "a result with its readings", ORIGINS, 250.0, _plan("load-query"), _query),
         Profile("workflow", "tasks", "a begin or an end of a task", 1, 2.0, None, WorkflowDevice),
-        Profile("light", "readings", "a reading", 1, 0.2, _plan("load-light"), _light),
+        Profile("light", "readings", "a reading", 1, 0.2, _plan("load-light"), _light, _RARELY_S),
     )
 }
 

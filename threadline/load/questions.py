@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from http.client import HTTPException
 from importlib.util import find_spec
 from pathlib import Path
-from signal import SIGINT
+from signal import SIGTERM
 from typing import Self
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
@@ -110,7 +110,7 @@ class Users:
         """Stop them, and read what they tell."""
         self.look()
         stopped = time.time()
-        self._process.send_signal(SIGINT)
+        self._process.send_signal(SIGTERM)  # SIGINT is ignored by whatever a script has started in the background
         try:
             self._process.wait(_STOP_S)
         except subprocess.TimeoutExpired:

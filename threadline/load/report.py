@@ -14,6 +14,7 @@ from threadline.load.summary import (
     COLD,
     asked_for,
     components,
+    given_up,
     has_too_little_to_say,
     highest,
     is_short,
@@ -95,6 +96,8 @@ def _verdict(outcome: Outcome) -> Iterable[str]:
         yield from _list(outcome.lost)
     if outcome.unwritten:
         yield f'<p class="lost">Lost: {escape(unwritten(outcome))}</p>'
+    if outcome.unsought:
+        yield f'<p class="lost">Lost: {escape(given_up(outcome))}</p>'
     if outcome.left:
         yield f'<p class="lost">Not arrived, {escape(left(outcome))}</p>'
         yield from _list(outcome.delayed)

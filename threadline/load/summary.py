@@ -63,10 +63,14 @@ def lines(outcome: Outcome) -> Iterator[str]:
 
 def highest(outcome: Outcome) -> str:
     """What --find-max has found."""
-    rate = None if outcome.highest is None else f"{outcome.highest.rate:,.0f} {outcome.options.profile.unit}/s"
-    if outcome.is_search_finished and rate is not None:
-        return f"{rate} sustained"
-    return f"{'not known' if rate is None else f'at least {rate}'}: the search was not finished"
+    step = outcome.highest
+    if step is None:
+        return "not known: the search was not finished"
+    rate = f"{step.achieved:,.0f} {outcome.options.profile.unit}/s"
+    asked = f"asked for {step.rate:,.0f}/s"
+    if outcome.is_search_finished:
+        return f"{rate} sustained ({asked})"
+    return f"at least {rate} ({asked}): the search was not finished"
 
 
 def _processes(count: int) -> str:
@@ -133,6 +137,8 @@ def _loss_lines(outcome: Outcome) -> Iterator[str]:
         yield f"LOST      and {len(outcome.lost) - _MOST_LOSSES} more like these"
     if outcome.unwritten:
         yield f"LOST      {unwritten(outcome)}"
+    if outcome.unsought:
+        yield f"LOST      {given_up(outcome)}"
     if outcome.left:
         yield f"NOT ARRIVED, {left(outcome)}"
         yield from (f"          {loss}" for loss in outcome.delayed[:_MOST_LOSSES])
@@ -158,6 +164,11 @@ def left(outcome: Outcome) -> str:
 def unwritten(outcome: Outcome) -> str:
     """What is gone with the memory of the devices."""
     return f"{outcome.unwritten} records could not be written: they were only in the memory of the devices"
+
+
+def given_up(outcome: Outcome) -> str:
+    """What the devices had no room for."""
+    return f"{outcome.dropped} records were given up: the devices had no room for them"
 
 
 def _times(figures: dict[str, float | None], unit: str) -> str:
@@ -258,13 +269,15 @@ def document(outcome: Outcome) -> dict[str, Any]:
         "rates_per_s": rates(outcome),
         "components": components(outcome),
         "steps": [{**asdict(step), "is_sustained": step.is_sustained} for step in outcome.steps],
-        "highest": outcome.highest.rate if outcome.highest else None,
+        "highest": outcome.highest.achieved if outcome.highest else None,
+        "highest_asked_for": outcome.highest.rate if outcome.highest else None,
         "search_finished": outcome.is_search_finished if options.find_max else None,
         "bottleneck": asdict(outcome.bottleneck) if outcome.bottleneck else None,
         "asked": asdict(outcome.asked) if outcome.asked else None,
         "checked": list(outcome.checked),
         "left": outcome.left,
         "unwritten": outcome.unwritten,
+        "dropped": outcome.dropped,
         "losses": [{**asdict(each), "may_arrive": each.may_arrive} for each in outcome.losses],
         "samples": [_sample(each) for each in outcome.samples],
     }

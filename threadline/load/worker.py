@@ -75,7 +75,7 @@ class Crew:
             self._speak()
         for each in self._members:
             each.device.finish()
-        self._tell({"now": self._now()})
+        self._tell_now()
         with ThreadPoolExecutor(len(self._members)) as pool:  # nearly all of it is waiting
             self._tell({"ended": list(pool.map(self._ended, self._members))})
 
@@ -117,7 +117,7 @@ class Crew:
 
     def _report(self) -> None:
         while not self._stopping.wait(_REPORT_S):
-            self._tell({"now": self._now()})
+            self._tell_now()
 
     def _now(self) -> dict[str, Any]:
         states: Counter[str] = Counter()
@@ -156,8 +156,15 @@ class Crew:
 
     def _tell(self, news: dict[str, Any]) -> None:
         with self._telling:
-            self._out.write(json.dumps(news) + "\n")
-            self._out.flush()
+            self._write(news)
+
+    def _tell_now(self) -> None:
+        with self._telling:  # also while it looks: nobody may tell something older afterwards
+            self._write({"now": self._now()})
+
+    def _write(self, news: dict[str, Any]) -> None:
+        self._out.write(json.dumps(news) + "\n")
+        self._out.flush()
 
 
 def total(said: Iterable[Said]) -> Said:
@@ -176,7 +183,9 @@ def main() -> None:
     """Read what to run, and run it."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # some ten files for each agent
-    Crew(json.loads(sys.stdin.readline()), sys.stdout).run()
+    order = json.loads(sys.stdin.readline())
+    sys.setswitchinterval(profile_named(order["profile"]).switch_s)
+    Crew(order, sys.stdout).run()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@ end: not at all without a place for their figures, and never without cleaning up
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -20,8 +21,9 @@ from bench._load_chain import growths
 from bench._load_devices import Captured
 from tests.threadline.load.samples import sample
 from threadline.load.chain import SPARK, Chain
+from threadline.load.fleet import DeviceEnd
 from threadline.load.outcome import LoadOptions, Outcome
-from threadline.load.profiles import profile_named
+from threadline.load.profiles import Said, profile_named
 from threadline.load.steps import judge
 
 
@@ -51,10 +53,12 @@ def test_devices_that_say_too_little_do_not_stay_at_a_rate(monkeypatch: pytest.M
 
 def test_who_said_nothing_or_was_not_looked_for_has_not_lost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     options = LoadOptions(profile_named("light"), 100, 20.0, 8.0, 1)
-    whole = Outcome(options, to_s=8.0, checked=("log", "graph"), connected=100)
+    samples = [sample(at_s) for at_s in range(1, 10)]
+    whole = Outcome(options, to_s=8.0, samples=samples, checked=("log", "graph"), connected=100)
     for outcome, verdict in (
         (whole, "met"),
         (replace(whole, to_s=0.0), "missed"),
+        (replace(whole, samples=[replace(each, said=0) for each in samples]), "missed"),
         (replace(whole, checked=()), "missed"),
     ):
         monkeypatch.setattr(bench, "load", lambda *_, outcome=outcome, **__: outcome)
@@ -62,6 +66,28 @@ def test_who_said_nothing_or_was_not_looked_for_has_not_lost_nothing(monkeypatch
         bench.light(report, Chain("127.0.0.1:9"))
         assert report.goals[-1].name == "records lost (100 light devices)"
         assert report.goals[-1].line().endswith(verdict)
+
+
+@pytest.mark.parametrize(
+    ("end", "verdict"),
+    [
+        (DeviceEnd("load-99", 1, Said(readings=2), left=0), "measured 100 wanted == 100 met"),
+        (DeviceEnd("load-99", 1, Said(), left=0), "measured 99 wanted == 100 missed"),
+        (DeviceEnd("load-99", 1, Said(readings=2), left=1), "measured 99 wanted == 100 missed"),
+        (DeviceEnd("load-99", 1, Said(readings=2), left=0, unwritten=1), "measured 99 wanted == 100 missed"),
+        (DeviceEnd("load-99", 1, Said(readings=2), left=0, dropped=1), "measured 99 wanted == 100 missed"),
+    ],
+)
+def test_what_stays_with_a_device_is_not_published(
+    monkeypatch: pytest.MonkeyPatch, end: DeviceEnd, verdict: str
+) -> None:
+    options = LoadOptions(profile_named("light"), 100, 20.0, 8.0, 1)
+    others = [DeviceEnd(f"load-{number}", 1, Said(readings=2), left=0) for number in range(99)]
+    monkeypatch.setattr(bench, "load", lambda *_, **__: Outcome(options, ends=[*others, end]))
+    report = Report("load", quick=True, json_file=None)
+    bench.light(report, Chain("127.0.0.1:9"))
+    assert report.goals[1].name == "light devices that have published all that they said"
+    assert report.goals[1].line().endswith(verdict)
 
 
 def test_the_highest_rate_is_what_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,15 +127,32 @@ def test_memory_is_compared_by_the_quarters() -> None:
     assert growths(samples[:3]) == []
 
 
+def broken(options: LoadOptions, *_: object) -> Outcome:
+    return Outcome(options, failure="translator died at 11 s: killed by SIGKILL")
+
+
 def test_a_run_that_broke_down_has_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has looked for no losses, so it would seem to have none."""
-
-    def broken(options: LoadOptions, *_: object) -> Outcome:
-        return Outcome(options, failure="translator died at 11 s: killed by SIGKILL")
-
     monkeypatch.setattr(_load_chain, "run", broken)
     with pytest.raises(SystemExit, match="query: the run broke down"):
         _load_chain.load(Chain("127.0.0.1:9"), "query", 1, 1.0)
+
+
+def test_a_part_that_breaks_down_takes_nothing_from_those_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = Report("load", quick=True, json_file=tmp_path / "load.json")
+    monkeypatch.setattr(bench, "parse_arguments", lambda *_: report)
+    monkeypatch.setattr(bench, "table_ix", lambda *_: report.goal("share of events delivered", 1, "==", 1))
+    monkeypatch.setattr(bench, "started", lambda *_, **__: nullcontext(Chain("127.0.0.1:9")))
+    monkeypatch.setattr(bench, "sustained", lambda *_: 0.0)
+    monkeypatch.setattr(_load_chain, "run", broken)
+    with pytest.raises(SystemExit, match="light: the run broke down"):
+        bench.main()
+    goals = [line for line in capsys.readouterr().out.splitlines() if line.startswith("goal ")]
+    assert goals[0] == "goal share of events delivered measured 1 wanted == 1 met"
+    assert goals[-1] == "goal all parts brought to their end (not so: light) measured nan wanted == 1 missed"
+    assert len(goals) == len(json.loads((tmp_path / "load.json").read_text())["goals"]) == 1 + 3 + 1
 
 
 def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

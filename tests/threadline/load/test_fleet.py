@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,9 +25,9 @@ class Gone:
     pid = 1
     returncode = 0
 
-    def __init__(self, words: dict[str, Any]) -> None:
+    def __init__(self, words: dict[str, Any], end: int | None) -> None:
         self.stdin = io.StringIO()
-        self._words = json.dumps(words)
+        self._words = f"{json.dumps(words)}\n"[:end]
         self._is_seen = threading.Event()
         self.stdout = self._said()
 
@@ -39,8 +40,8 @@ class Gone:
         return self.returncode
 
 
-def started(words: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Fleet:
-    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: Gone(words))
+def started(words: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch, end: int | None = None) -> Fleet:
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: Gone(words, end))
     return Fleet(profile_named("light"), 1, 1, folder, {}, "load").__enter__()
 
 
@@ -62,6 +63,29 @@ def test_a_process_that_dies_without_a_word_leaves_no_open_end(tmp_path: Path, m
     assert str(found.value) == "a process with devices died: exit code 0"
 
 
+def test_what_a_process_was_about_to_say_when_it_died_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thrown: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", thrown.append)
+    with pytest.raises(Breakdown):
+        started({"ended": []}, tmp_path, monkeypatch, end=-2).check()
+    assert thrown == [], "the thread that reads has ended well"
+
+
+def test_a_process_that_has_said_its_last_need_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that its devices have said is known then."""
+    end = {"agent": "load-0", "nonce": 1, "said": {"readings": 3}, "left": 0}
+    stays = tmp_path / "stays"
+    stays.write_text(f"#!/bin/sh\necho '{json.dumps({'ended': [end]})}'\nexec sleep 600\n")
+    stays.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(stays))
+    monkeypatch.setattr("threadline.load.fleet._END_S", 0.1)
+    with Fleet(profile_named("light"), 1, 1, tmp_path, {}, "load") as fleet:
+        (found,) = fleet.stop(5.0)
+    assert found.said.readings == 3
+
+
 class Crew:
     """A process that lives, and tells once how its devices are."""
 
@@ -72,7 +96,7 @@ class Crew:
         states = {"connected": connected, "connecting": 2 - connected}
         now = {"at": 7.5, "said": said, "states": states, "sums": {}, "missed": 0, "caller_us": Histogram().to_json()}
         self.stdin = io.StringIO()
-        self.stdout = [json.dumps({"ready": [["load-0", 1]]}), json.dumps({"now": now})]
+        self.stdout = [f"{json.dumps(words)}\n" for words in ({"ready": [["load-0", 1]]}, {"now": now})]
 
     def poll(self) -> None: ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import pty
@@ -25,7 +26,9 @@ from protocol.wire.sections import Kind
 from tests.support.waiting import wait_until
 from threadline.cli import app
 from threadline.commands.load import _listening
+from threadline.commands.load import load as command
 from threadline.lab import GatewayService, TranslatorService, free_port, mqtt_broker
+from threadline.load.fleet import _DEVICES_OF_A_PROCESS
 from threadline.load.outcome import Outcome
 from threadline.load.scrape import scrape
 
@@ -259,7 +262,16 @@ def test_a_terminal_that_is_closed_may_say_so_twice() -> None:
     with _listening(threading.Event()) as came, pytest.raises(KeyboardInterrupt):
         for each in numbers:
             signal.raise_signal(each)
-    assert came == numbers, "only the last one does not wait"
+    assert came == [signal.SIGHUP, signal.SIGTERM], "only the last one does not wait"
+
+
+def test_further_signals_do_not_disturb_the_cleaning() -> None:
+    with _listening(threading.Event()):
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
 
 
 @pytest.mark.usefixtures("measured")
@@ -330,6 +342,11 @@ def test_bad_input_is_refused_with_a_reason(options: list[str], words: str) -> N
     assert result.exit_code == 2
     assert words in result.output
     assert "Traceback" not in result.output
+
+
+def test_the_help_tells_how_many_processes_there_are() -> None:
+    (option,) = inspect.signature(command, eval_str=True).parameters["processes"].annotation.__metadata__
+    assert f"one for every {_DEVICES_OF_A_PROCESS} devices" in option.help
 
 
 def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:

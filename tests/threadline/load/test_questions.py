@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -88,6 +89,14 @@ def test_locust_asks_an_address_without_a_slash(tmp_path: Path, monkeypatch: pyt
     assert commands[0][commands[0].index("--host") + 1] == "http://127.0.0.1:1"
 
 
+@pytest.fixture
+def ignores_interrupts() -> Iterator[None]:
+    """As everybody does whom a script has started in the background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class Silent:
     """An API that takes connections, and ends them without a word."""
 
@@ -118,7 +127,7 @@ class Silent:
 
 
 @pytest.mark.skipif(not is_installed(), reason=MISSING)
-def test_what_locust_cannot_ask_is_a_failure_and_no_traceback(tmp_path: Path) -> None:
+def test_what_locust_cannot_ask_is_a_failure_and_no_traceback(tmp_path: Path, ignores_interrupts: None) -> None:
     api = Silent()
     with api.running():
         with Users(api.url, 2, tmp_path) as asking:

@@ -170,6 +170,23 @@ def test_what_could_not_be_written_is_lost() -> None:
     assert not made.is_whole
 
 
+def test_what_was_given_up_is_lost_unless_somebody_has_looked_for_it() -> None:
+    """It may have arrived before it was given up, which the log tells."""
+    made = outcome()
+    made.ends = [DeviceEnd("load-0", 1, Said(), 0, dropped=5), DeviceEnd("load-1", 1, Said(), 0, dropped=2)]
+    told = "7 records were given up: the devices had no room for them"
+    assert made.is_whole
+    assert told not in "".join([*lines(made), page(made)])
+    assert document(made)["dropped"] == 7
+    made.checked = ()
+    assert list(lines(made))[-2:] == [
+        f"LOST      {told}",
+        "loss      not looked for: there is neither --log nor --store to look into",
+    ]
+    assert f"Lost: {told}" in page(made)
+    assert not made.is_whole
+
+
 def test_what_broke_down_is_told_with_what_was_measured() -> None:
     made = outcome()
     made.failure, made.ends, made.checked = "translator died at 11 s: killed by <SIGKILL>", [], ()
@@ -260,17 +277,20 @@ def test_a_cost_is_of_one_unit() -> None:
 @pytest.mark.parametrize(
     ("is_held", "is_finished", "words"),
     [
-        (True, True, "100 readings/s sustained"),
-        (True, False, "at least 100 readings/s: the search was not finished"),
+        (True, True, "97 readings/s sustained (asked for 100/s)"),
+        (True, False, "at least 97 readings/s (asked for 100/s): the search was not finished"),
         (False, False, "not known: the search was not finished"),
     ],
 )
-def test_the_highest_rate_is_what_was_found(is_held: bool, is_finished: bool, words: str) -> None:
+def test_the_highest_rate_is_what_was_said(is_held: bool, is_finished: bool, words: str) -> None:
     made = asked_for_at(100.0, find_max=True)
-    made.highest, made.is_search_finished = made.steps[0] if is_held else None, is_finished
+    step = replace(made.steps[0], achieved=97.0)
+    made.highest, made.is_search_finished = step if is_held else None, is_finished
     assert f"highest   {words}" in list(lines(made))
     assert f"<p>Highest rate: {words}.</p>" in page(made)
-    assert document(made)["search_finished"] is is_finished
+    told = document(made)
+    assert told["search_finished"] is is_finished
+    assert (told["highest"], told["highest_asked_for"]) == ((97.0, 100.0) if is_held else (None, None))
 
 
 # On the way

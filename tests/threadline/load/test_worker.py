@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -61,3 +63,53 @@ def test_what_could_not_be_written_is_told(tmp_path: Path, monkeypatch: pytest.M
     Crew(order, out).run()
     (end,) = json.loads(out.getvalue().splitlines()[-1])["ended"]
     assert (end["agent"], end["unwritten"], end["dropped"]) == ("a", 1, 2)
+
+
+def test_nothing_older_is_told_after_the_last_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that tells it every second is slow, and the devices come to their ends meanwhile."""
+    settings = {"gateway": "127.0.0.1:1"}
+    order = {"profile": "light", "folder": str(tmp_path), "settings": settings, "phase": 0.5, "devices": [[0, "a"]]}
+    looked = threading.Event()
+    now = Crew._now
+
+    def slow(crew: Crew) -> dict[str, Any]:
+        found = now(crew)
+        if threading.current_thread() is not running:
+            looked.set()
+            time.sleep(1.0)
+        return found
+
+    monkeypatch.setattr(Crew, "_now", slow)
+    reading, writing = os.pipe()
+    out = io.StringIO()
+    with os.fdopen(reading) as wishes, os.fdopen(writing, "w", buffering=1) as wish:
+        monkeypatch.setattr("sys.stdin", wishes)
+        running = threading.Thread(target=Crew(order, out).run)
+        running.start()
+        assert looked.wait(20.0)
+        wish.write(json.dumps({"stop": 0.1}) + "\n")
+        running.join(20.0)
+    wait_until(lambda: out.getvalue().count('"now"') == 2, "both have told it")
+    told = [news["now"]["at"] for news in map(json.loads, out.getvalue().splitlines()) if "now" in news]
+    assert told == sorted(told)
+
+
+def test_threads_of_light_devices_rarely_ask_for_pythons_lock(tmp_path: Path) -> None:
+    """Hundreds of them wait for it at the same time on a busy machine: each woke up 200 times a second to ask. Those of
+    devices that say much have to ask, as the one that speaks for them hardly ever lets go by itself."""
+    intervals = {}
+    for profile in ("light", "query"):
+        order: dict[str, Any] = {
+            "profile": profile,
+            "folder": str(tmp_path),
+            "settings": {},
+            "phase": 0.5,
+            "devices": [],
+        }
+        shown = "import sys, threadline.load.worker as worker\n"
+        shown += "worker.Crew = lambda *_: print(sys.getswitchinterval()) or sys.exit()\nworker.main()"
+        done = subprocess.run(
+            [sys.executable, "-c", shown], input=json.dumps(order) + "\n", capture_output=True, text=True, check=True
+        )
+        intervals[profile] = float(done.stdout)
+    assert intervals == pytest.approx({"light": 0.2, "query": 0.005})
