@@ -33,16 +33,20 @@ class Watch:
         """All states that it says meanwhile, each once as long as it lasts."""
         seen: list[str] = []
 
-        async def look() -> None:
+        def look() -> None:
+            state = self.presence.state_of(agent).state
+            if seen[-1:] != [state]:
+                seen.append(state)
+
+        async def keep_looking() -> None:
             while True:
-                state = self.presence.state_of(agent).state
-                if seen[-1:] != [state]:
-                    seen.append(state)
+                look()
                 await asyncio.sleep(0)
 
-        task = asyncio.create_task(look())
+        task = asyncio.create_task(keep_looking())
         try:
             yield seen
+            look()  # whoever waited for a state may have seen it first
         finally:
             task.cancel()
 
