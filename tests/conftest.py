@@ -6,6 +6,7 @@ many more and others each time: it is the one that searches.
 
 from __future__ import annotations
 
+import signal
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +18,12 @@ settings.register_profile("ci", max_examples=100, derandomize=True, deadline=Non
 settings.register_profile("soak", settings.get_profile("ci"), max_examples=2_000, derandomize=False)
 settings.load_profile("ci")
 
+
+# Tests send these to processes that they start. Whoever runs under nohup, or in the background of a script, ignores
+# them, and what it starts does, too; but a handler is not inherited.
+for _number in (signal.SIGHUP, signal.SIGINT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, lambda *_: None)
 
 # The command is put together once: that takes longer than most of what tests have it do.
 typer.testing._get_command = cache(typer.testing._get_command)  # type: ignore[attr-defined]

@@ -45,12 +45,12 @@ class Report:
     def summary(self) -> str:
         """All of it in a line."""
         parts: list[str] = []
-        if self.runs or not self.simulated:
+        if self.runs:
             good = sum(each.is_good for each in self.runs)
             parts.append(f"{good} of {len(self.runs)} runs of the whole chain are good")
         if self.simulated:
             parts.append(f"{self.simulated - len(self.simulated_bad)} of {self.simulated} simulated runs are good")
-        return "; ".join(parts)
+        return "; ".join(parts) or "no run has come to its end"
 
     def write(self) -> None:
         """Both files, anew."""

@@ -24,6 +24,7 @@ class Fleet:
     def __init__(self, hub: PlanDocument) -> None:
         self.shards = Shards(3)
         self.pipeline = CheckedPipeline()
+        self.plan = hub
         self.edge = Speaker(self.shards, "edge", EDGE)
         self.hub = Speaker(self.shards, "hub", hub)
         self.center = Speaker(self.shards, "center", CENTER)
@@ -39,12 +40,17 @@ class Fleet:
         return self.pipeline.run(self.shards.micro_batch())
 
     def restart(self, plan: PlanDocument) -> None:
+        self.plan = plan
         self.hub.restart(plan, crashed=True)
         self.hub.leave()
         self.micro_batch()
 
     def end(self) -> None:
-        for agent in (self.edge, self.hub, self.center):
+        """They come to the end of all that was sent: who only stops may start again and take more."""
+        for agent, plan in ((self.edge, EDGE), (self.hub, self.plan), (self.center, CENTER)):
+            for node in plan.nodes:
+                if node.operator in ("send", "sink"):
+                    agent.progress(str(node.parameters.get("stream", node.name)), END_OF_TIME)
             agent.end()
             agent.leave()
         self.micro_batch()

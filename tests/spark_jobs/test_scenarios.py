@@ -548,6 +548,21 @@ def test_the_oracle_notices_what_is_missing(finding: str) -> None:
     assert any(finding in each for each in found), found
 
 
+@pytest.mark.parametrize(("part", "columns"), [("sink_labels", ("id", "flags")), ("source_labels", ())])
+def test_the_oracle_notices_in_the_end_that_a_label_never_came(part: str, columns: tuple[str, ...]) -> None:
+    micro_batches = rows_of(CHAIN)
+    everything = {shard: [row for each in micro_batches for row in each.get(shard, [])] for shard in (0, 1)}
+    made, oracle = Pipeline(2, 2).run(everything), GraphOracle(2)
+    if columns:
+        _drop(getattr(made, part), *columns)
+    else:
+        _drop(made, part)
+    oracle.add(everything, made)
+    oracle.findings.clear()  # as if nobody could have known before
+    (found,) = oracle.finish()
+    assert f"1 {part.removesuffix('_labels')} vertices were never labelled" in found
+
+
 def test_the_oracle_notices_a_label_that_comes_too_soon() -> None:
     scenario = replace(CHAIN, arrivals=tuple(Arrive(agent, 1) for _ in range(40) for agent in (0, 1, 2)))
     pipeline, oracle = Pipeline(2, 2), GraphOracle(2)

@@ -52,8 +52,10 @@ class GraphOracle:
         return [f"micro-batch {graph.batch}: {finding}" for finding in self.findings[before:]]
 
     def finish(self) -> list[str]:
-        """Everything that is wrong; if all agents have ended, everything must be labelled."""
-        return [*self.findings, *self.invariants.finish(self.log.all_ended)[len(self.invariants.findings) :]]
+        """Everything that is wrong; if all agents have ended, and take nothing again, everything must be labelled."""
+        before = len(self.invariants.findings)
+        all_labelled = self.log.all_ended and not self.log.may_take_again
+        return [*self.findings, *self.invariants.finish(all_labelled)[before:]]
 
     def named(self, number: int) -> str:
         """A tuple as people write it."""

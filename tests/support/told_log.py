@@ -225,6 +225,17 @@ class Log:
             agent for agent, _ in self.plans
         }
 
+    @property
+    def may_take_again(self) -> bool:
+        """Whether batches are lost in which an agent may have told what it had taken of others: though it has ended, it
+        has to be expected to start again and to take it."""
+        receivers = {
+            agent
+            for (agent, _), plan in self.plans.items()
+            if any(node["operator"] == "receive" for node in plan["nodes"])
+        }
+        return any(gap.batches is not None and agent in receivers for agent, gap in self.gaps)
+
     # Origins
 
     def never_comes(self, number: int, ts: int) -> bool:

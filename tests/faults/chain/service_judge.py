@@ -33,6 +33,7 @@ def findings(stage: Stage, played: list[Fault], graph: Graph, told: Log) -> Iter
     log = list(entries(stage.translator.log_folder))
     yield from _answers(stage, graph, told, {(each.agent, each.nonce): each.epoch for each in log})
     yield from _count_of_the_store(stage, graph)
+    yield from _count_of_spark(stage, graph, "spark" in hurt)
     if "translator" not in hurt:
         yield from _count_of_the_translator(stage, told.core_rows)
     yield from _count_of_the_gateway(stage)
@@ -89,9 +90,13 @@ def _count_of_the_store(stage: Stage, graph: Graph) -> Iterator[str]:
     for name, value in counted.items():
         if counters.get(name, 0) != value:
             yield f"the store counts {counters.get(name)} {name}, and there are {value}"
-    told = _scrape(stage.spark.metrics_port)
-    if not 0 < told["threadline_spark_edges_total"] <= graph.edges:
-        yield f"Spark counts {told['threadline_spark_edges_total']} edges of {graph.edges}"
+
+
+def _count_of_spark(stage: Stage, graph: Graph, was_hurt: bool) -> Iterator[str]:
+    """It counts from its last start: after that, there may have been no edges any more."""
+    told = _scrape(stage.spark.metrics_port)["threadline_spark_edges_total"]
+    if told > graph.edges or (told == 0 and not was_hurt):
+        yield f"Spark counts {told} edges of {graph.edges}"
 
 
 def _counters(stage: Stage) -> tuple[dict[str, int], dict[str, float]]:

@@ -108,6 +108,28 @@ def test_what_was_young_at_a_kill_may_be_missing(day: Day, at_s: float, is_young
     assert (day.findings() == []) == is_young
 
 
+def test_who_is_told_to_stop_loses_the_one_in_the_making_only(day: Day) -> None:
+    day.without(block(11))
+    day.happened("sleep", 11.5)
+    assert day.findings() == []
+    day.without(block(10))
+    assert len(day.findings()) == 1 and "missing, such as ['10']" in day.findings()[0]
+
+
+def test_who_is_told_to_stop_leaves_no_hole(day: Day) -> None:
+    day.without(block(10))
+    day.happened("sleep", 11.5)
+    assert len(day.findings()) == 1 and "missing, such as ['10']" in day.findings()[0]
+
+
+def test_what_came_after_a_card_of_the_mill_was_wiped_did_not_lie_on_it(day: Day) -> None:
+    for number in range(21, 30):
+        day.without(block(number))
+    day.stage.wiped[MILL] = [int(24.5 * SECOND_NS)]
+    (finding,) = day.findings()
+    assert "'25'" in finding and "'22'" not in finding
+
+
 @pytest.mark.parametrize(("missing", "is_last"), [(range(20, 25), True), (range(20, 22), False)])
 def test_the_last_of_a_wiped_card_may_be_missing_but_no_hole(day: Day, missing: range, is_last: bool) -> None:
     for number in missing:
@@ -143,7 +165,9 @@ def test_a_wrong_origin(day: Day) -> None:
 def test_an_incomplete_result_though_no_card_was_wiped(day: Day) -> None:
     (result,) = filter(load(0), day.graph.results)
     result.is_incomplete, result.lost, result.sources = True, [999], result.sources[1:]
-    assert len(day.findings()) == 1 and "no card was wiped" in day.findings()[0]
+    assert len(day.findings()) == 1 and "no card of" in day.findings()[0]
+    day.stage.wiped[GAUGE] = [1]  # nothing of a load comes from there
+    assert len(day.findings((GAUGE, Gap("dropped", 1, 1, tuples=(Lost("means", 0, 5),))))) == 1
     day.stage.wiped[QUARRY] = [1]
     assert day.findings() == []
     result.lost = []

@@ -165,6 +165,16 @@ def test_a_translator_that_was_killed_has_not_counted_everything(services: Servi
     assert services.findings(Fault(Trouble.KILL, "translator", 0.0, 1.0, 0.5)) == []
 
 
+def test_a_spark_job_that_was_killed_may_have_found_no_edges_since(services: Services) -> None:
+    services.counts[SPARK]["threadline_spark_edges_total"] = 0
+    assert services.findings(Fault(Trouble.STOP, "spark", 0.0, 1.0, 0.5)) == [
+        f"Spark counts 0 edges of {services.graph.edges}"
+    ]
+    assert services.findings(Fault(Trouble.KILL, "spark", 0.0, 1.0, 0.5)) == []
+    services.counts[SPARK]["threadline_spark_edges_total"] = services.graph.edges + 1
+    assert services.findings(Fault(Trouble.KILL, "spark", 0.0, 1.0, 0.5)) != []
+
+
 def test_tasks(services: Services) -> None:
     begun = [TaskBegun(number, number, 1 + number, 0, "t", "f", (), ()) for number in range(3)]
     ended = [TaskEnded(3, 3, 1, "finished", "", ()), TaskEnded(4, 4, 2, "failed", "", ())]

@@ -25,6 +25,8 @@ from tests.system.split.alerts import Alert, found_by_one, values_of
 BUSY_S = 1.5
 """How much later than its flush interval an agent may write, on a machine that runs all of this and more at once."""
 _SHOWN = 5
+_BEHIND = {QUARRY: {QUARRY}, MILL: {MILL, QUARRY}, YARD: {YARD, MILL, QUARRY}, GAUGE: {GAUGE}}
+"""Those whose losses make results of an agent incomplete."""
 _GIVEN_UP = re.compile(
     r"given up by (?P<sender>\S+): \d+ messages of (?P<stream>\S+) with (?P<tuples>\d+) tuples at most"
 )
@@ -94,7 +96,8 @@ class TruthJudge:
         self._named: Counter[tuple[str, str]] = Counter()
         """How many tuples of a stream gaps name; those that a sender has given up are named by its receiver."""
         for agent, gap in gaps:
-            self._named.update({(agent, lost.name): lost.last - lost.first + 1 for lost in gap.tuples})
+            for lost in gap.tuples:
+                self._named[agent, lost.name] += lost.last - lost.first + 1
             given_up = _GIVEN_UP.fullmatch(gap.reason)
             if given_up:
                 self._named[given_up["sender"], f"{given_up['stream']} for {agent}"] += int(given_up["tuples"])
@@ -149,7 +152,7 @@ class TruthJudge:
             yield from self._came_from(result, made.numbers)
         missing = {mark: made.at_ns for mark, made in notes.made.items() if mark not in found}
         there = [notes.made[mark].at_ns for mark in found if mark in notes.made]
-        missing = self._without_young(missing, agent, "kill")
+        missing = self._without_young(missing, there, agent, "kill")
         missing = self._without_wiped(missing, there, self._stage.wiped.get(agent, []))
         missing = self._without_named(missing, agent, *streams)
         yield from _told_missing(f"{agent}: results", missing, len(there))
@@ -172,11 +175,11 @@ class TruthJudge:
                 yield f"{MILL}: block {number} is there {len(results)} times, by {len(wiped_at) + 1} cards"
         missing = {str(number): at_ns for number, at_ns in due.items() if number not in found}
         there = [due[number] for number in found if number in due]
-        missing = self._without_young(missing, QUARRY, "kill", "sleep")
+        missing = self._without_young(missing, there, QUARRY, "kill", "sleep")
         missing = self._without_wiped(missing, there, self._stage.wiped.get(QUARRY, []))
         for wiped_ns in wiped_at:
             first, last = self._between_cards(found, wiped_ns)
-            lost = [each for each in missing if first < int(each) < last]
+            lost = [each for each, at_ns in missing.items() if first < int(each) < last and at_ns < wiped_ns]
             self.tally.lost_with_cards += len(lost)
             missing = {each: at_ns for each, at_ns in missing.items() if each not in lost}
         missing = self._without_named(missing, QUARRY, f"stones for {MILL}")
@@ -190,8 +193,9 @@ class TruthJudge:
         used = {number for wall in self._graph.of(YARD, "walls") for number in wall.said["numbers"]}
         cut = {result.said["number"] for result in self._graph.of(MILL, "blocks")}
         missing = {str(number): made.get(number, 0) for number in cut - used}
-        missing = self._without_young(missing, MILL, "kill")
-        missing = self._without_wiped(missing, [made[each] for each in used], self._stage.wiped.get(MILL, []))
+        there = [made[each] for each in used]
+        missing = self._without_young(missing, there, MILL, "kill")
+        missing = self._without_wiped(missing, there, self._stage.wiped.get(MILL, []))
         yield from _told_missing(f"{YARD}: blocks in walls", missing, len(used))
 
     def _between_cards(self, found: Mapping[int, Sequence[Result]], wiped_ns: int) -> tuple[float, float]:
@@ -208,17 +212,28 @@ class TruthJudge:
         unsaid, lost = len(sources) - len(of), len(result.lost)
         name = f"{result.agent}/{result.stream} {result.said}"
         self.tally.incomplete += result.is_incomplete
-        if unsaid > self._named.total():
+        behind = _BEHIND[result.agent]
+        named = sum(count for (agent, _), count in self._named.items() if agent in behind)
+        if unsaid > named:
             yield f"{name} comes from {unsaid} readings of which nobody knows what they said"
-        if result.is_incomplete and not self._stage.wiped and not self._named:
-            yield f"{name} is incomplete, though no card was wiped and nothing was given up"
+        if result.is_incomplete and behind.isdisjoint(self._stage.wiped) and not named:
+            yield f"{name} is incomplete, though no card of {behind} was wiped and they gave nothing up"
         if result.is_incomplete != bool(lost) or len(of) + unsaid + lost != len(numbers) or not set(of) <= set(numbers):
             yield f"{name} comes from {of}, {unsaid} readings that say nothing and {lost} lost ones in the graph"
 
-    def _without_young(self, missing: Mapping[str, int], agent: str, *kinds: str) -> dict[str, int]:
-        """Without what was too young to be on disk when the agent was killed, or stopped in the middle of it."""
-        incidents = [each for each in self._stage.incidents if each.agent == agent and each.kind in kinds]
-        young = {each for each, at_ns in missing.items() if any(_is_young(at_ns, one) for one in incidents)}
+    def _without_young(
+        self, missing: Mapping[str, int], there: Sequence[int], agent: str, *kinds: str
+    ) -> dict[str, int]:
+        """Without what was too young to be on disk when the agent was killed, or stopped in the middle of it. Who is
+        told to stop still writes what it has, but for the last one, which it was about to take."""
+        young: set[str] = set()
+        for one in self._stage.incidents:
+            if one.agent == agent and one.kind in kinds:
+                found = {each: at_ns for each, at_ns in missing.items() if _is_young(at_ns, one)}
+                if one.kind == "sleep":
+                    before = [at_ns for at_ns in (*there, *found.values()) if at_ns < one.at_ns]
+                    found = {each: at_ns for each, at_ns in found.items() if at_ns >= max(before, default=0)}
+                young |= found.keys()
         self.tally.lost_at_kills += len(young)
         return {each: at_ns for each, at_ns in missing.items() if each not in young}
 

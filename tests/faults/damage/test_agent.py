@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
+from random import Random
 from typing import NamedTuple
 
 import pytest
@@ -14,20 +14,23 @@ from edge_agent.outbox.memory import Memory, Progressed
 from edge_agent.outbox.recovery import FORGOTTEN, close_journal, gap_after_crash
 from edge_agent.spool import Spool
 from edge_agent.status_file import StatusFile, read_status_file
+from protocol.events import DataItem, Event, TaskBegun
 from protocol.records import Gap
 from protocol.wire.batch import decode_batch
 from tests.edge_agent.exchange.test_send_streams import stream_in, tuples
 from tests.edge_agent.records import AGENT, EPOCH, Bench, begun
 from tests.faults.damage.harm import Harm, harms
 
-EVENTS = 24
+EVENTS = 23
 RELEASED = 3
+DICE = Random(1)
+PAYLOADS = [DICE.randbytes(20) for _ in range(EVENTS)]
 
 
 class Found(NamedTuple):
     """What the next process finds."""
 
-    events: list[int]
+    events: list[Event]
     seqs: list[int]
     gap: Gap | None
 
@@ -39,8 +42,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with Bench(folder, flush_s=0.1, batch_records=2, batch_age_s=60.0, fsync="never") as bench:
         bench.spool._segment_bytes = 400
         begin_epoch(folder)
-        for key in range(EVENTS - 1):
-            bench.put(begun(key, os.urandom(20)))
+        for key, payload in enumerate(PAYLOADS):
+            bench.put(begun(key, payload))
             bench.step()
             bench.step(0.2)
             if key == 2 * RELEASED + 1:
@@ -49,6 +52,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     killed = folder.with_name("killed")
     assert len([path for path in (killed / "up").iterdir() if ".v" in path.name]) > 3
     return killed
+
+
+def put(number: int) -> Event:
+    """The event of this number, as the cloud has to read it."""
+    data = DataItem(f"data-{number}", "w", (), PAYLOADS[number])
+    return TaskBegun(number, 1_000 + number, number, 0, f"task-{number}", "f", (), (data,))
 
 
 def found(folder: Path) -> Found:
@@ -60,7 +69,7 @@ def found(folder: Path) -> Found:
         close_journal(spool, AGENT)
         gap = gap_after_crash(spool, memory.last, AGENT, [], epoch)
         batches = [decode_batch(entry.data, AGENT) for entry in spool.entries()]
-    events = [each.number for batch in batches for each in batch.records() if hasattr(each, "number")]
+    events = [each for batch in batches for each in batch.records() if hasattr(each, "number")]
     return Found(events, [batch.header.seq for batch in batches], gap)
 
 
@@ -71,8 +80,9 @@ def examine(folder: Path, path: Path, harm: Harm | None, whole: Found) -> None:
         path.write_bytes(harm.content)
     told = f"{path.relative_to(folder)}: {harm or 'deleted'}"
     now = found(folder)
-    assert now.events == sorted(set(now.events)) and set(now.seqs) <= set(whole.seqs) | set(range(RELEASED)), told
-    assert set(now.events) <= set(range(EVENTS)), told
+    numbers = [each.number for each in now.events]
+    assert numbers == sorted(set(numbers)) and set(now.seqs) <= set(whole.seqs) | set(range(RELEASED)), told
+    assert now.events == [put(number) for number in numbers], told
     missing = [seq for seq in whole.seqs if seq not in now.seqs]
     at_the_end = [seq for seq in missing if seq > max(now.seqs, default=-1)]  # others are missed by the cloud
     assert now.gap is not None, f"{told}: it was killed, and nobody says so"
@@ -96,7 +106,8 @@ def test_whatever_happens_to_a_file_nothing_wrong_is_sent_and_nothing_is_gone_un
 ) -> None:
     whole = found(Path(shutil.copytree(made, tmp_path / "whole")))
     assert whole.gap is not None and whole.gap.batches is None
-    assert whole.events[-1] == EVENTS - 2 and whole.seqs == list(range(RELEASED, EVENTS // 2))
+    assert whole.events == [put(number) for number in range(2 * RELEASED, EVENTS)]
+    assert whole.seqs == list(range(RELEASED, (EVENTS + 1) // 2))
     for number, path in enumerate(files(made)):
         for case, harm in enumerate([None, *harms(path.read_bytes(), number, 12)]):
             folder = Path(shutil.copytree(made, tmp_path / f"agent-{number}-{case}"))

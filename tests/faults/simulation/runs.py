@@ -68,6 +68,8 @@ def run(seed: int, options: Options, steps: Sequence[Step]) -> Summary:
             faults = [line for line, is_fault in check(Path(folder) / "log") if is_fault]
             summary = _summary(seed, steps, world)
         findings = [*faults, *world.job.findings, *world.job.oracle.finish(), *judge(world.lives, world.job.rows)]
+        if not world.job.oracle.log.all_ended:  # nobody has looked whether everything is labelled, then
+            findings.append("somebody has not ended, as the log knows them")
     if findings:
         shown = list(dict.fromkeys(findings))
         rest = [f"... and {len(shown) - _MOST_SHOWN} findings more"] if len(shown) > _MOST_SHOWN else []

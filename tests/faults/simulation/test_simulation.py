@@ -15,21 +15,24 @@ from typing import Any
 import pytest
 
 from collector.log.writer import ShardWriter
+from collector.log_view import Entry
 from edge_agent.exchange.send_streams import SendStream
 from edge_agent.outbox import Outbox
 from edge_agent.stream.source_ids import SourceIds
-from protocol.records import SourcePayload
+from protocol.records import Gap, SourcePayload
 from protocol.wire.packer import Packer
 from protocol.wire.sections import Kind, Pending, pending_sized
+from tests.faults.simulation.judge import _Judge
 from tests.faults.simulation.runs import RunFailed, run, run_seed, shrunk
 from tests.faults.simulation.schedule import ACTIONS, FAULTS, Step, plan_run
+from tests.faults.simulation.truth import Life, Mark
 from tests.faults.simulation.world import Options
 
 FIRST_SEED = int(os.environ.get("SIMULATION_SEED", "0"))
 SEEDS = 15
 FOUND = (
     *(15, 56, 62, 140, 150, 230, 479, 704, 710, 913, 1131, 1307, 1528, 1721, 1734, 2271),
-    *(10161, 20183, 31376, 31479, 32290, 50051, 51175, 52016, 603193, 604490, 843253, 845318),
+    *(10161, 20183, 31376, 31479, 32290, 50051, 51175, 52016, 603193, 604490, 843253, 845318, 911666),
 )
 """Seeds that have found something."""
 DULL = (
@@ -156,6 +159,17 @@ def test_what_a_dead_sender_had_written_for_others_must_arrive(
     monkeypatch.setattr(SendStream, "_make_safe_what_was_left", let_go)
     with pytest.raises(RunFailed, match="never arrived of car@1"):
         run(1, options, steps)
+
+
+@pytest.mark.parametrize(("given_up", "is_excused"), [((0, 3), False), ((5, 6), True)])
+def test_the_end_may_be_missing_only_if_it_may_be_among_what_was_given_up(
+    given_up: tuple[int, int], is_excused: bool
+) -> None:
+    """The log has batch 4 of a start that had said its end."""
+    life = Life("cam", 1, 77, 0, dropping=True, synced=True, written=Mark(ended=True))
+    status = Entry(Kind.STATUS, "cam", 77, 4, None, 1)
+    gap = Entry(Kind.GAP, "cam", 78, 0, Gap("dropped", 1, 77, batches=given_up), 2)
+    assert (list(_Judge(life, [status, gap], True)._end()) == []) == is_excused
 
 
 def test_every_step_of_a_run_is_something_that_can_happen() -> None:
