@@ -46,7 +46,7 @@ _EARLY = 0.2
 _TROUBLE_S = 1.0  # how long to leave a disk alone that has failed
 _LOOK_S = 0.5
 _STUCK_S = 5.0  # how long its thread may take to end, once it is told to
-_TELL_S = 60.0  # how often at most to tell of messages that mean nothing
+_TELL_S = 60.0  # how often at most to tell of messages that mean nothing, and of a disk that fails
 
 
 class AgentFailed(RuntimeError):
@@ -81,6 +81,8 @@ class Agent:
         """Records that were still in memory only when it was closed, and are lost."""
         self._ignored = 0
         self._tell_at = 0.0
+        self._trouble = ""  # a disk that fails elsewhere than in the outbox
+        self._tell_trouble_at = 0.0
         self.ended = False
         """Nothing is said any more: the End was the last, or there is nobody left to write it."""
         self._keys = count()
@@ -205,12 +207,23 @@ class Agent:
     def turn(self, now: float) -> float:
         """All that there is to do now; returns when to come back at the latest."""
         try:
-            return self._turn(now)
+            until = self._work(now)
+            self._trouble = ""
         except (SpoolError, OSError) as error:  # the disk's fault, not ours: it may be well again
-            _LOG.warning("the disk fails agent=%s error=%s", self.name, error)
-            return min(now + _TROUBLE_S, self._outbox.step(now))  # which may have to write before that
+            self._meet_trouble(error, now)
+            until = min(now + _TROUBLE_S, self._outbox.step(now))  # which may have to write before that
+        self._renew(now)
+        until = min(until, self._report(now))
+        self._awaited()
+        return until
 
-    def _turn(self, now: float) -> float:
+    def _meet_trouble(self, error: Exception, now: float) -> None:
+        if now >= self._tell_trouble_at:
+            self._tell_trouble_at = now + _TELL_S
+            _LOG.warning("the disk fails agent=%s error=%s", self.name, error)
+        self._trouble = str(error)
+
+    def _work(self, now: float) -> float:
         while self._inbox:
             self._inbox.popleft()(now)
         until = self._outbox.step(now)
@@ -218,9 +231,6 @@ class Agent:
             until = min(until, self.exchange.step(now, hurry=self._finishing))
         for lane in self._lanes.values():
             until = min(until, lane.step(now))
-        self._renew(now)
-        until = min(until, self._report(now))
-        self._awaited()
         return until
 
     def _renew(self, now: float) -> None:
@@ -287,7 +297,7 @@ class Agent:
 
     def _report_in_file(self, now: float) -> float:
         outbox, uplink = self._outbox, self._uplink
-        held_bytes, trouble = outbox.held_bytes, outbox.trouble
+        held_bytes, trouble = outbox.held_bytes, outbox.trouble or self._trouble
         state = outbox.state.next_seq, uplink.acknowledged, held_bytes, outbox.dropped, trouble, self._client.connected
         is_complete = not (held_bytes or uplink.unacknowledged)
         if now >= self._file_times.due(now, state, is_complete=is_complete):
@@ -345,7 +355,7 @@ class Agent:
             "renewals": self._renewal.count,
             "ignored": self._ignored,
             "duplicate_agent": self._uplink.duplicate,
-            "trouble": str(self.failure or self._outbox.trouble),
+            "trouble": str(self.failure or self._outbox.trouble or self._trouble),
             **({"sends": {}, "receives": {}} if self.exchange is None else self.exchange.status()),
             "link": status.link,
             "at_ms": status.clock_ms,

@@ -254,6 +254,32 @@ def test_a_disk_that_fails_elsewhere_keeps_no_record_in_memory(tmp_path: Path, m
     agent.close(0.0)
 
 
+def test_a_disk_that_fails_elsewhere_is_told_once_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = Agent(settings(tmp_path, flush_s=0.2, fsync="never", status_s=5.0))
+    now, step, failing = monotonic(), agent._uplink.step, [True]
+
+    def fails(at: float) -> float:
+        if failing:
+            raise SpoolUnwritable("Input/output error")
+        return step(at)
+
+    monkeypatch.setattr(agent._uplink, "step", fails)
+    for tenth in range(300):
+        agent.put(event(tenth), 100)
+        agent.turn(now + tenth / 10)
+    assert [message for message in caplog.messages if "disk" in message] == [
+        f"the disk fails agent={agent.name} error=Input/output error"
+    ]
+    assert agent.status()["trouble"] == read_status_file(str(tmp_path))["trouble"] == "Input/output error"
+    assert agent._status_at > now + 29.0, "the cloud hears of it every five seconds"
+    failing.clear()
+    agent.turn(now + 32.0)
+    assert agent.status()["trouble"] == read_status_file(str(tmp_path))["trouble"] == ""
+    agent.close(0.0)
+
+
 def test_a_program_may_change_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
