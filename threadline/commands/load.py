@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import threading
@@ -60,7 +61,12 @@ def load(
     ] = False,
     step: Annotated[str, typer.Option(metavar="TIME", help="--find-max: how long each rate lasts.")] = "20s",
     users: Annotated[
-        int, typer.Option(help="So many users ask the API meanwhile (needs Locust).", min=0, max=10_000)
+        int,
+        typer.Option(
+            help="So many users ask the API meanwhile, of whom one follows the live events (needs Locust).",
+            min=0,
+            max=10_000,
+        ),
     ] = 0,
     report: Annotated[Path | None, typer.Option(help="Write a report with plots: one HTML file.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures as JSON.")] = None,
@@ -208,7 +214,7 @@ def _try_outputs(files: dict[str, Path | None]) -> None:
     from threadline.load.output_file import CannotWrite, try_output
 
     given = {option: file for option, file in files.items() if file is not None}
-    if len({file.absolute().resolve() for file in given.values()}) < len(given):
+    if len({os.path.realpath(file) for file in given.values()}) < len(given):
         fail(f"{' and '.join(given)} are the same file")
     for option, file in given.items():
         try:

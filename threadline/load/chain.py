@@ -6,11 +6,13 @@ tell their metrics.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from signal import SIGKILL
 
 from protocol.address import format_address
 from threadline.lab import (
@@ -116,3 +118,8 @@ def _end(service: Service) -> None:
         service.stop()
     except ServiceFailed:
         pass  # it was killed, then
+    except KeyboardInterrupt:  # nobody wants to wait for it; Spark's Java would go on writing to its folder
+        with suppress(ProcessLookupError):
+            os.killpg(service.pid, SIGKILL)
+        service.kill()
+        raise

@@ -147,13 +147,14 @@ class Fleet:
             found.merge(worker.take_caller_us())
         return found
 
-    def stop(self, timeout_s: float) -> list[DeviceEnd]:
-        """Let all devices say their last, and tell what they have said."""
+    def stop(self, timeout_s: float, look: Callable[[], None] = lambda: None) -> list[DeviceEnd]:
+        """Let all devices say their last, and tell what they have said. Whoever does not want to wait any longer raises
+        something in `look`."""
         for worker in self._workers:
             worker.tell({"stop": timeout_s})
         # An agent may need as long to write as to send, and very many have little of the processor each.
         give_up = time.monotonic() + 2 * timeout_s + _END_S + _END_OF_EACH_S * self.devices
-        ends = [end for worker in self._workers for end in worker.ended(give_up)]
+        ends = [end for worker in self._workers for end in worker.ended(give_up, look)]
         return [DeviceEnd(**{**each, "said": Said(**each["said"])}) for each in ends]
 
 
@@ -198,9 +199,10 @@ class _Worker:
             found, self._caller_us = self._caller_us, Histogram()
         return found
 
-    def ended(self, give_up: float) -> Sequence[dict[str, Any]]:
+    def ended(self, give_up: float, look: Callable[[], None]) -> Sequence[dict[str, Any]]:
         """Wait for its end."""
         while self._ended is None:
+            look()
             self.check()
             if time.monotonic() > give_up:
                 raise Breakdown(_WHO, "does not stop")

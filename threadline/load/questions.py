@@ -14,7 +14,7 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Self
 from urllib.error import HTTPError, URLError
-from urllib.request import urlopen
+from urllib.request import getproxies, urlopen
 
 from threadline.load.breakdown import Breakdown
 
@@ -92,6 +92,7 @@ class Users:
         self._death = ""
         self._told = folder / "asked.json"
         self._log = folder / "locust.log"
+        no_proxy = ",".join(filter(None, [getproxies().get("no", ""), "localhost,127.0.0.1,::1"]))
         with self._log.open("wb") as out:
             self._process = subprocess.Popen(
                 [
@@ -100,7 +101,13 @@ class Users:
                     *("--only-summary", "--stop-timeout", "2", "--exit-code-on-error", "0"),
                 ],
                 stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True,
-                env={**os.environ, "THREADLINE_ASKED": str(self._told), "THREADLINE_PARENT": str(os.getpid())},
+                env={
+                    **os.environ,
+                    "NO_PROXY": no_proxy,
+                    "no_proxy": no_proxy,
+                    "THREADLINE_ASKED": str(self._told),
+                    "THREADLINE_PARENT": str(os.getpid()),
+                },
             )  # fmt: skip
 
     def __enter__(self) -> Self:

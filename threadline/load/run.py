@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from os import cpu_count
+from os.path import realpath
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def _folder(wanted: Path | None) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="threadline-load-", ignore_cleanup_errors=True) as made:
             yield Path(made)
         return
-    folder = wanted.resolve()
+    folder = Path(realpath(wanted))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         is_empty = not any(folder.iterdir())
@@ -145,7 +146,7 @@ class _Run:
         self._chain.check()
 
     def _check_api(self) -> None:
-        if self._options.users and self._chain.api is not None:
+        if self._options.users and self._options.chain is not None and self._chain.api is not None:
             try:
                 check_api(self._chain.api)
             except NoApi as error:
@@ -290,7 +291,7 @@ class _Run:
         outcome, chain = self._outcome, self._chain
         self._phase("waiting until everything is acknowledged")
         begun = time.monotonic()
-        outcome.ends = fleet.stop(self._options.drain_s + _DRAIN_OF_EACH_S * self._options.devices)
+        outcome.ends = fleet.stop(self._options.drain_s + _DRAIN_OF_EACH_S * self._options.devices, watch.check)
         if chain.log is not None:
             outcome.losses += self._lost_before_log(outcome.ends, chain.log, log_begins)
             outcome.checked += ("log",)
@@ -335,8 +336,7 @@ class _Run:
         """Whether it was not told to stop meanwhile."""
         until = time.monotonic() + duration_s
         while time.monotonic() < until:
-            if watch.failure is not None:
-                raise watch.failure
+            watch.check()
             self._look_around(watch.now_s)
             if self._stop.is_set() and not although_stopped:
                 return False

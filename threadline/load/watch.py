@@ -103,6 +103,11 @@ class Watch:
         self._rate = per_s
         self._fleet.set_rate(per_s)
 
+    def check(self) -> None:
+        """Breakdown if there are no more samples."""
+        if self.failure is not None:
+            raise self.failure
+
     @property
     def now_s(self) -> float:
         """On the clock of the samples."""

@@ -5,14 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from signal import SIGKILL
+from unittest.mock import Mock
 
 import psutil
 import pytest
 
+from tests.support.waiting import wait_until
 from threadline.lab import Service
 from threadline.load import chain as chains
 from threadline.load.breakdown import Breakdown
 from threadline.load.chain import Stopped, started
+from threadline.load.resources import is_alive
 
 
 class Never(Service):
@@ -63,3 +67,19 @@ def test_what_does_not_start_is_told(
     with pytest.raises(Breakdown) as found, started(tmp_path, embedded=False, with_spark=True):
         pytest.fail("it has started")
     assert str(found.value) == words
+
+
+def test_who_does_not_want_to_wait_for_the_end_leaves_nobody_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a service nor what it has started, as Spark starts Java."""
+    code = "import subprocess\nprint(subprocess.Popen(['sleep', '600']).pid, flush=True)\nimport time\ntime.sleep(600)"
+    service = Never(tmp_path, code)
+    service.launch(apart=True)
+    wait_until(lambda: service.output().endswith("\n"), "it has started another one")
+    monkeypatch.setattr(service, "stop", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        chains._end(service)
+    assert service.process is not None and service.process.returncode == -SIGKILL
+    other = int(service.output())
+    wait_until(lambda: not is_alive(other), "the other one is gone, too")

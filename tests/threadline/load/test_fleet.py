@@ -86,6 +86,20 @@ def test_a_process_that_has_said_its_last_need_not_end(tmp_path: Path, monkeypat
     assert found.said.readings == 3
 
 
+def test_nobody_has_to_wait_for_a_goodbye(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the gateway has died, for instance, no device can take leave."""
+    stays = tmp_path / "stays"
+    stays.write_text("#!/bin/sh\nexec sleep 600\n")
+    stays.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(stays))
+
+    def look() -> None:
+        raise Breakdown("gateway", "died")
+
+    with Fleet(profile_named("light"), 1, 1, tmp_path, {}, "load") as fleet, pytest.raises(Breakdown, match="gateway"):
+        fleet.stop(600.0, look)
+
+
 class Crew:
     """A process that lives, and tells once how its devices are."""
 

@@ -349,6 +349,15 @@ def test_the_help_tells_how_many_processes_there_are() -> None:
     assert f"one for every {_DEVICES_OF_A_PROCESS} devices" in option.help
 
 
+@pytest.mark.parametrize("option", ["--json", "--report", "--folder"])
+def test_a_link_to_itself_is_refused(tmp_path: Path, option: str) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(link)
+    result = CliRunner().invoke(app, ["load", option, str(link)])
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"threadline: {option} {link} cannot be ")
+
+
 def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "left").touch()
     result = CliRunner().invoke(app, ["load", "--folder", str(tmp_path)])

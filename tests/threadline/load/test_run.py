@@ -77,7 +77,8 @@ def scripted(
             look()
             return True
 
-        def stop(self, timeout_s: float) -> list[DeviceEnd]:
+        def stop(self, timeout_s: float, look: Callable[[], None]) -> list[DeviceEnd]:
+            look()
             return ENDS
 
     class Watch:
@@ -95,9 +96,9 @@ def scripted(
         def now_s(self) -> float:
             return world.now
 
-        @property
-        def failure(self) -> Breakdown | None:
-            return Breakdown.died("translator", -9, []) if world.now >= world.fails_at else None
+        def check(self) -> None:
+            if world.now >= world.fails_at:
+                raise Breakdown.died("translator", -9, [])
 
     monkeypatch.setattr(runs, "Fleet", Fleet)
     monkeypatch.setattr(runs, "Watch", Watch)

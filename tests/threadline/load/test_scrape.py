@@ -26,6 +26,13 @@ def test_metrics_are_told_by_their_names() -> None:
         assert scrape("gateway", address) == {"publishes": 3.0}
 
 
+def test_no_proxy_is_asked_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with telling(OURS) as address:
+        assert scrape("gateway", address) == {"publishes": 3.0}
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
