@@ -100,10 +100,9 @@ def clear(folder: Path) -> None:
             with suppress(psutil.Error):
                 each.kill()
         psutil.wait_procs(left, timeout=1)
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        place = line.split()[1]
-        if place.startswith(f"{folder}/"):
-            subprocess.run(["umount", "-l", place], check=False)
+    for disk in psutil.disk_partitions(all=True):
+        if disk.mountpoint.startswith(f"{folder}/"):
+            subprocess.run(["umount", "-l", disk.mountpoint], check=False)
     _remove(folder)
     if left:  # told at last: nobody may be there to hear it
         say(f"cannot be killed: {', '.join(map(str, left))}")
@@ -120,7 +119,7 @@ def _processes_of(folder: Path) -> list[psutil.Process]:
 
 def play_chain(seed: int, kept: Path, guard: Guard) -> Outcome:
     """One run of the whole chain; its folder stays if it is bad."""
-    folder = Path(tempfile.mkdtemp(prefix=f"threadline-chaos-{seed}-"))
+    folder = Path(tempfile.mkdtemp(prefix=f"threadline-chaos-{seed}-")).resolve()  # as the kernel names its mounts
     say(f"chain, seed {seed}, in {folder}")
     guard.watch(folder)
     former = os.environ.get("TMPDIR")

@@ -102,7 +102,7 @@ with Guard() as guard:
 
 def test_if_it_is_killed_nothing_of_its_run_is_left(tmp_path: Path) -> None:
     """Neither what it has started itself, nor what that has started, nor its disks."""
-    folder = tmp_path / "run"
+    folder = tmp_path / "a run"
     (folder / "tmp").mkdir(parents=True)
     (folder / "disk").mkdir()
     is_mounted = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(folder / "disk")], check=False).returncode == 0
@@ -113,7 +113,22 @@ def test_if_it_is_killed_nothing_of_its_run_is_left(tmp_path: Path) -> None:
     wait_until(lambda: not folder.exists(), "the guard has cleared up", 20)
     with suppress(psutil.NoSuchProcess):  # nobody may have taken note of its end
         assert psutil.Process(started).status() == psutil.STATUS_ZOMBIE
-    assert not is_mounted or str(folder) not in Path("/proc/self/mounts").read_text()
+    disks = [each.mountpoint for each in psutil.disk_partitions(all=True)]
+    assert not is_mounted or not any(each.startswith(str(folder)) for each in disks)
+
+
+def test_a_run_is_where_the_kernel_says_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or else its disks would not be found when it has been killed."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "link"))
+    watched: list[Path | None] = []
+    monkeypatch.setattr(chaos, "run", Mock(side_effect=OSError("no more processes")))
+    with pytest.raises(OSError, match="no more processes"):
+        chaos.play_chain(3, tmp_path, Mock(watch=watched.append))
+    folder, none = watched
+    assert none is None
+    assert folder is not None and folder.parent == tmp_path / "real"
 
 
 def simulated(*options: str) -> subprocess.Popen[str]:

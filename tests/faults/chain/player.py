@@ -139,9 +139,7 @@ def _kill_worker(stage: Stage, fault: Fault) -> Undo:
 
 
 def _stop(stage: Stage, fault: Fault) -> Undo:
-    name = fault.target
-    processes = stage.processes(name)
-    at_ns = time.monotonic_ns()
+    processes = stage.processes(fault.target)
     for each in processes:
         each.send_signal(signal.SIGSTOP)
 
@@ -149,8 +147,6 @@ def _stop(stage: Stage, fault: Fault) -> Undo:
         for each in reversed(processes):
             if each.is_running():
                 each.send_signal(signal.SIGCONT)
-        if name in AGENTS:
-            stage.incidents.append(Incident(name, "stop", at_ns, time.monotonic_ns()))
 
     return go_on
 

@@ -127,7 +127,7 @@ def _judge(stage: Stage, player: Player, outcome: Outcome) -> list[str]:
     graph = read_graph(stage.spark.store, told)
     judge = TruthJudge(stage, graph, told.gaps)
     found = list(judge.findings())
-    found += service_judge.findings(stage, player.played, graph, told)
+    found += service_judge.findings(stage, graph, told)
     outcome.results, outcome.edges = len(graph.results), graph.edges
     outcome.late, outcome.incomplete = graph.late, judge.tally.incomplete
     outcome.compared = judge.tally.compared

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
-from urllib.request import urlopen
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
@@ -18,23 +17,19 @@ from protocol.events import TaskBegun, TaskEnded
 from protocol.row import Row
 from protocol.wire.sections import Kind
 from tests.faults.chain.graph_judge import Graph
-from tests.faults.chain.schedule import Fault
-from tests.faults.chain.schedule import Kind as Trouble
 from tests.faults.chain.stage import Stage
 from tests.support.told_log import Log
 
 ASKED = 12
-_HURT = (Trouble.KILL, Trouble.FORGET, Trouble.BLACKOUT)
 
 
-def findings(stage: Stage, played: list[Fault], graph: Graph, told: Log) -> Iterator[str]:
+def findings(stage: Stage, graph: Graph, told: Log) -> Iterator[str]:
     """What is wrong with what the services say."""
-    hurt = {name for each in played if each.kind in _HURT for name in each.busies}
     log = list(entries(stage.translator.log_folder))
     yield from _answers(stage, graph, told, {(each.agent, each.nonce): each.epoch for each in log})
     yield from _count_of_the_store(stage, graph)
-    yield from _count_of_spark(stage, graph, "spark" in hurt)
-    if "translator" not in hurt:
+    yield from _count_of_spark(stage, graph)
+    if "translator" not in stage.relaunched:
         yield from _count_of_the_translator(stage, told.core_rows)
     yield from _count_of_the_gateway(stage)
 
@@ -46,7 +41,7 @@ def _answers(stage: Stage, graph: Graph, told: Log, epochs: Mapping[tuple[str, i
         agent, nonce, stream = told.streams[number >> SEQ_BITS]
         return f"{agent}/{stream}@{epochs[agent, nonce]}:{number & (1 << SEQ_BITS) - 1}"
 
-    with httpx.Client(base_url=stage.api.url, timeout=30.0) as client:
+    with httpx.Client(base_url=stage.api.url, timeout=30.0, trust_env=False) as client:
         for result in Random(stage.schedule.seed).sample(graph.results, min(ASKED, len(graph.results))):
             name, sources = named(result.id), {named(each) for each in result.sources}
             answer = client.get(f"/v1/vertices/{name}/backward", params={"limit": 1_000})
@@ -66,7 +61,7 @@ def tasks(stage: Stage, events: Iterable[Entry]) -> Iterator[str]:
             name = f"task:{each.agent}@{each.epoch}:{each.record.key}"
             told[name] = each.record.status if isinstance(each.record, TaskEnded) else told.get(name, "running")
     found: dict[str, str] = {}
-    with httpx.Client(base_url=stage.api.url, timeout=30.0) as client:
+    with httpx.Client(base_url=stage.api.url, timeout=30.0, trust_env=False) as client:
         page: dict[str, Any] = {"next": ""}
         while page["next"] is not None:
             page = client.get(
@@ -92,10 +87,10 @@ def _count_of_the_store(stage: Stage, graph: Graph) -> Iterator[str]:
             yield f"the store counts {counters.get(name)} {name}, and there are {value}"
 
 
-def _count_of_spark(stage: Stage, graph: Graph, was_hurt: bool) -> Iterator[str]:
+def _count_of_spark(stage: Stage, graph: Graph) -> Iterator[str]:
     """It counts from its last start: after that, there may have been no edges any more."""
     told = _scrape(stage.spark.metrics_port)["threadline_spark_edges_total"]
-    if told > graph.edges or (told == 0 and not was_hurt):
+    if told > graph.edges or (told == 0 and "spark" not in stage.relaunched):
         yield f"Spark counts {told} edges of {graph.edges}"
 
 
@@ -142,8 +137,7 @@ def _count_of_the_gateway(stage: Stage) -> Iterator[str]:
 
 def _scrape(port: int) -> dict[str, float]:
     """Counters by name; those that have labels are added up."""
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
+    text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=10.0, trust_env=False).text
     found: dict[str, float] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

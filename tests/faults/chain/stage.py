@@ -112,6 +112,8 @@ class Stage:
         """Agents that never return."""
         self.finished: set[str] = set()
         """Agents that have come to their ends."""
+        self.relaunched: set[str] = set()
+        """Who was started more than once, and counts from its last start."""
         self._forgiven_at: int | None = None
         self._returning: set[str] = set()
         self._launched_at: dict[str, float] = {}
@@ -268,6 +270,7 @@ class Stage:
 
     def _launch(self, name: str) -> None:
         self.away.discard(name)
+        self.relaunched.add(name)
         self._launched_at[name] = time.monotonic()
         self.services[name].launch()
 

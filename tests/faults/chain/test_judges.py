@@ -32,7 +32,8 @@ class Day:
         self.stage = Stage(folder, Schedule(1, 1.0), print)
         self.graph = Graph()
         self._ids = itertools.count(1)
-        self._stones = {number: self._reading(QUARRY, number * 10, {"number": number}) for number in range(STONES)}
+        said = [{"number": number, "noise": b""} for number in range(STONES)]
+        self._stones = {number: self._reading(QUARRY, number * 10, said[number]) for number in range(STONES)}
         took = "".join(f"took {number} {number * 10} {number * SECOND_NS}\n" for number in self._stones)
         made = ""
         for load in range(STONES // 10):
@@ -64,10 +65,10 @@ class Day:
         result = Result(next(self._ids), ts, agent, NONCES[agent], stream, said, False, sources, [], [])
         self.graph.results.append(result)
 
-    def happened(self, kind: str, at_s: float, agent: str = QUARRY) -> None:
+    def happened(self, kind: str, at_s: float, until_s: float | None = None, agent: str = QUARRY) -> None:
         """Afterwards nobody compares the agent with one process."""
-        at_ns = int(at_s * SECOND_NS)
-        self.stage.incidents.append(Incident(agent, kind, at_ns, at_ns))
+        at_ns, until_ns = int(at_s * SECOND_NS), int((until_s or at_s) * SECOND_NS)
+        self.stage.incidents.append(Incident(agent, kind, at_ns, until_ns))
 
     def without(self, is_missing: Callable[[Result], bool]) -> None:
         self.graph.results = [each for each in self.graph.results if not is_missing(each)]
@@ -114,6 +115,21 @@ def test_who_is_told_to_stop_loses_the_one_in_the_making_only(day: Day) -> None:
     assert day.findings() == []
     day.without(block(10))
     assert len(day.findings()) == 1 and "missing, such as ['10']" in day.findings()[0]
+
+
+def test_who_is_told_to_stop_loses_no_more_though_it_stops_late(day: Day) -> None:
+    for number in range(13, 20):
+        day.without(block(number))
+    day.happened("sleep", 11.5, 20.0)
+    (finding,) = day.findings()
+    assert "'13'" in finding and "'17'" in finding and "'19'" not in finding
+
+
+def test_what_a_reading_says_must_be_what_was_taken(day: Day) -> None:
+    reading = next(iter(day.graph.readings))
+    ts, said = day.graph.readings[reading]
+    day.graph.readings[reading] = ts, {**said, "noise": b"garbage"}
+    assert day.findings() == ["quarry: number 0 says something else than was taken"]
 
 
 def test_who_is_told_to_stop_leaves_no_hole(day: Day) -> None:
@@ -181,7 +197,7 @@ def test_a_block_that_came_to_nothing(day: Day, tmp_path: Path) -> None:
     notes.write_text(notes.read_text().replace(f",{last}\n", "\n"))
     wall.said, wall.sources = {"mark": "w-0", "numbers": numbers}, wall.sources[:-1]
     assert len(day.findings()) == 1 and "blocks in walls" in day.findings()[0]
-    day.happened("kill", last + 0.5, MILL)
+    day.happened("kill", last + 0.5, agent=MILL)
     assert day.findings() == []
 
 

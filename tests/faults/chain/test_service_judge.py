@@ -19,8 +19,6 @@ from protocol.events import TaskBegun, TaskEnded
 from protocol.wire.sections import Kind
 from tests.faults.chain import service_judge
 from tests.faults.chain.graph_judge import read_graph
-from tests.faults.chain.schedule import Fault
-from tests.faults.chain.schedule import Kind as Trouble
 from tests.support.pipeline import Pipeline
 from tests.support.told_log import Log
 from tests.system.graph.city import City
@@ -72,6 +70,7 @@ class Services:
             gateway=SimpleNamespace(metrics_port=GATEWAY),
             links={"car": link},
             wiped={"car": [1]},
+            relaunched=set(),
         )
 
     def _name(self, number: int) -> str:
@@ -90,8 +89,8 @@ class Services:
             return httpx.Response(404, text="no such vertex")
         return httpx.Response(200, json={"vertices": [{"id": each} for each in self.backward[name]]})
 
-    def findings(self, *played: Fault) -> list[str]:
-        return list(service_judge.findings(self.stage, list(played), self.graph, self.told))
+    def findings(self) -> list[str]:
+        return list(service_judge.findings(self.stage, self.graph, self.told))
 
 
 @pytest.fixture
@@ -159,20 +158,22 @@ def test_something_is_wrong(services: Services, defect: Callable[[Services], Non
     assert told in services.findings()[0]
 
 
-def test_a_translator_that_was_killed_has_not_counted_everything(services: Services) -> None:
+def test_a_translator_that_was_started_anew_has_not_counted_everything(services: Services) -> None:
     wrong_by(TRANSLATOR, "translator_batches_total", -1)(services)
-    assert services.findings(Fault(Trouble.STOP, "translator", 0.0, 1.0, 0.5)) != []
-    assert services.findings(Fault(Trouble.KILL, "translator", 0.0, 1.0, 0.5)) == []
+    services.stage.relaunched = {"spark"}
+    assert services.findings() != []
+    services.stage.relaunched = {"translator"}
+    assert services.findings() == []
 
 
-def test_a_spark_job_that_was_killed_may_have_found_no_edges_since(services: Services) -> None:
+def test_a_spark_job_that_was_started_anew_may_have_found_no_edges_since(services: Services) -> None:
     services.counts[SPARK]["threadline_spark_edges_total"] = 0
-    assert services.findings(Fault(Trouble.STOP, "spark", 0.0, 1.0, 0.5)) == [
-        f"Spark counts 0 edges of {services.graph.edges}"
-    ]
-    assert services.findings(Fault(Trouble.KILL, "spark", 0.0, 1.0, 0.5)) == []
+    services.stage.relaunched = {"translator"}
+    assert services.findings() == [f"Spark counts 0 edges of {services.graph.edges}"]
+    services.stage.relaunched = {"spark"}
+    assert services.findings() == []
     services.counts[SPARK]["threadline_spark_edges_total"] = services.graph.edges + 1
-    assert services.findings(Fault(Trouble.KILL, "spark", 0.0, 1.0, 0.5)) != []
+    assert services.findings() != []
 
 
 def test_tasks(services: Services) -> None:

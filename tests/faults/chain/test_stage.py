@@ -58,8 +58,9 @@ def test_spark_may_end_once_of_what_was_done_to_it(stage: Stage, spark: FakeSpar
     stage.forgive_spark()
     spark.commit(5)  # it was under way
     spark.end()
+    assert stage.relaunched == set()
     stage.look()
-    assert spark.launches == 2
+    assert (spark.launches, stage.relaunched) == (2, {"spark"}), "and counts anew"
     spark.end()
     with pytest.raises(Broken, match="spark has ended by itself with code 1"):
         stage.look()

@@ -19,7 +19,19 @@ from edge_agent.stream import Loopback, run
 from protocol.records import Gap
 from tests.faults.chain.graph_judge import Graph, Result
 from tests.faults.chain.stage import FLUSH_S, Incident, Stage
-from tests.faults.chain.works import CENTER, GAUGE, MILL, PLANS, QUARRY, SINKS, YARD, is_hard, notes_file, traffic
+from tests.faults.chain.works import (
+    CENTER,
+    GAUGE,
+    MILL,
+    PLANS,
+    QUARRY,
+    SINKS,
+    YARD,
+    is_hard,
+    noise,
+    notes_file,
+    traffic,
+)
 from tests.system.split.alerts import Alert, found_by_one, values_of
 
 BUSY_S = 1.5
@@ -133,6 +145,8 @@ class TruthJudge:
                 found[number] += 1
                 if notes.took.get(number, (None, 0))[0] != ts:
                     yield f"{agent}: number {number} is of {ts}, and was taken as {notes.took.get(number)}"
+                if said["noise"] != noise(self._stage.folder, agent, number):
+                    yield f"{agent}: number {number} says something else than was taken"
         twice = [number for number, times in found.items() if times > 1]
         if twice:
             yield f"{agent}: {len(twice)} numbers are there twice, such as {twice[:_SHOWN]}"
@@ -231,8 +245,8 @@ class TruthJudge:
             if one.agent == agent and one.kind in kinds:
                 found = {each: at_ns for each, at_ns in missing.items() if _is_young(at_ns, one)}
                 if one.kind == "sleep":
-                    before = [at_ns for at_ns in (*there, *found.values()) if at_ns < one.at_ns]
-                    found = {each: at_ns for each, at_ns in found.items() if at_ns >= max(before, default=0)}
+                    last_ns = max((at_ns for at_ns in (*there, *found.values()) if at_ns < one.until_ns), default=0)
+                    found = {each: at_ns for each, at_ns in found.items() if at_ns == last_ns}
                 young |= found.keys()
         self.tally.lost_at_kills += len(young)
         return {each: at_ns for each, at_ns in missing.items() if each not in young}

@@ -103,14 +103,19 @@ class Numbers:
 def numbered(folder: Path, agent: str, per_s: float) -> Iterator[tuple[int, dict[str, Any]]]:
     """Numbers as they come, until it is the end."""
     notes = Notebook(folder, agent)
-    ahead_ms, noise_bytes = _number_in(clock_file(folder, agent)), _number_in(noise_file(folder, agent))
+    ahead_ms = _number_in(clock_file(folder, agent))
     for number in count(notes.next_number):
         if end_file(folder).exists():
             return
         time.sleep(1 / per_s)
         ts = number * STEP_MS + ahead_ms
         notes.took(number, ts)
-        yield ts, {"number": number, "noise": Random(number).randbytes(noise_bytes)}
+        yield ts, {"number": number, "noise": noise(folder, agent, number)}
+
+
+def noise(folder: Path, agent: str, number: int) -> bytes:
+    """What comes with a number; it takes up much room in those that have little."""
+    return Random(number).randbytes(_number_in(noise_file(folder, agent)))
 
 
 def in_windows(stones: Stream[Any], notes: Notebook, size_ms: int, advance_ms: int | None = None) -> Stream[Any]:
