@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 
 from bench._baselines import EchoServer, bare_publish_us
-from bench._fleet import QOS_0_BURST, Fleet, echo_round
+from bench._gateway_clients import QOS_0_BURST, Fleet, echo_round
 from bench._goals import Report, parse_arguments
 from protocol.mqttsn import ConnAck, Connect, Disconnect, PingReq, PingResp, decode, encode
 from threadline.lab import GatewayService, Mosquitto

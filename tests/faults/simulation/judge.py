@@ -229,13 +229,20 @@ def _judge_crossing(
     """Every tuple that crossed has one result: none has two, and none is missing, unless its receiver found it late."""
     senders = [life for life in lives if life.agent == sender]
     receivers = [life for life in lives if life.agent == receiver]
-    if not receivers or any(life.reflashed or (life.power_cut and not life.synced) for life in receivers):
+    if not receivers:
         return
     way = f"{sender}/{stream} to {receiver}/{sink}"
     results: Counter[tuple[int, int]] = Counter()
+    of_starts: Counter[tuple[int, int, int]] = Counter()
     for each in log:
         if each.kind is Kind.DELIVERY and each.agent == receiver and each.record.stream.name == sink:
-            results.update((origin.stream.nonce, origin.seq) for origin in each.record.origins)
+            origins = [(origin.stream.nonce, origin.seq) for origin in each.record.origins]
+            results.update(origins)
+            of_starts.update((each.nonce, *origin) for origin in origins)
+    if twice_by_one := [each for each, times in of_starts.items() if times > 1]:
+        yield f"{way}: taken twice by one start: {twice_by_one}"
+    if any(life.reflashed or (life.power_cut and not life.synced) for life in receivers):
+        return  # whoever has forgotten what it took, takes it again
     twice = [each for each, times in results.items() if times > 1]
     if twice:
         yield f"{way}: taken twice: {twice}"

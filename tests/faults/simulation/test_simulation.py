@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,8 @@ from edge_agent.stream.source_ids import SourceIds
 from protocol.records import Gap, SourcePayload
 from protocol.wire.packer import Packer
 from protocol.wire.sections import Kind, Pending, pending_sized
-from tests.faults.simulation.judge import _Judge
+from tests.faults.simulation.fleet import COUNTED
+from tests.faults.simulation.judge import _Judge, _judge_crossing
 from tests.faults.simulation.runs import RunFailed, run, run_seed, shrunk
 from tests.faults.simulation.schedule import ACTIONS, FAULTS, Step, plan_run
 from tests.faults.simulation.truth import Life, Mark
@@ -170,6 +172,19 @@ def test_the_end_may_be_missing_only_if_it_may_be_among_what_was_given_up(
     status = Entry(Kind.STATUS, "cam", 77, 4, None, 1)
     gap = Entry(Kind.GAP, "cam", 78, 0, Gap("dropped", 1, 77, batches=given_up), 2)
     assert (list(_Judge(life, [status, gap], True)._end()) == []) == is_excused
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+@pytest.mark.parametrize("by_one", [False, True])
+def test_nothing_is_taken_twice_unless_another_start_has_forgotten_it(forgets: bool, by_one: bool) -> None:
+    sender, stream, receiver, sink = COUNTED[0]
+    lives = [Life(receiver, epoch, 70 + epoch, 0, dropping=False, synced=False, reflashed=forgets) for epoch in (1, 2)]
+    origin = SimpleNamespace(stream=SimpleNamespace(nonce=60), seq=5)
+    result: Any = SimpleNamespace(stream=SimpleNamespace(name=sink), origins=[origin])
+    log = [Entry(Kind.DELIVERY, receiver, nonce, 0, result, 1) for nonce in (71, 71 if by_one else 72)]
+    findings = list(_judge_crossing(lives, log, sender, stream, receiver, sink))
+    assert any("taken twice by one start" in each for each in findings) == by_one
+    assert (findings == []) == (forgets and not by_one)
 
 
 def test_every_step_of_a_run_is_something_that_can_happen() -> None:
