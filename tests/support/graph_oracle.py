@@ -10,6 +10,7 @@ from protocol.graph import EdgeFlag, GraphBatch, Reason, SinkFlag
 from protocol.graph_invariants import GraphInvariants
 from protocol.row import Row
 from protocol.wire.sections import Kind
+from tests.support.label_bounds import Bounds
 from tests.support.told_log import Log, Resolved
 
 STORED = (Kind.PLAN, Kind.GAP, Kind.END, Kind.STATUS, Kind.EVENT, Kind.REGISTER, Kind.PAYLOAD)
@@ -138,7 +139,7 @@ class GraphOracle:
             self._found(f"sink tuple {name} is labelled with the flags {flags}; lost: {lost}")
 
     def _check_source_labels(self) -> None:
-        required, allowed = self.log.bounds(required=True), self.log.bounds(required=False, purged=self._purged)
+        required, allowed = Bounds(self.log, required=True), Bounds(self.log, required=False, purged=self._purged)
         for source, ts in self._sources.items():
             number = source >> SEQ_BITS
             if source in self._source_labels:
