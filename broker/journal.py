@@ -37,9 +37,18 @@ class Journal:
         self.has_news = False
         """Something was noted since `commit` was last tried."""
 
+    @property
+    def unwritten(self) -> int:
+        """Changes that were noted and are not in the journal yet."""
+        return 0
+
     def commit(self) -> bool:
         """Write down all that was noted. False: the disk does not take it now, it is kept for the next time."""
         return True
+
+    def put_off(self) -> None:
+        """Do not even try to write now: what was noted is kept for the next `commit`."""
+        self.has_news = False
 
     def close(self) -> None: ...
     def save_session(self, session: Session) -> None: ...
@@ -110,7 +119,9 @@ class SqliteJournal(Journal):
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self._folder = folder
-        self._unwritten: list[tuple[str, tuple[Any, ...]]] = []
+        # A statement and the row that it is about, with all its values: what is noted again takes the place of what was
+        # noted before, so that a disk that takes nothing for hours does not fill the memory.
+        self._unwritten: dict[tuple[str, tuple[Any, ...]], tuple[Any, ...]] = {}
         self._is_failing = False
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -146,13 +157,17 @@ class SqliteJournal(Journal):
             raise sqlite3.DatabaseError(f"rows of {table} are not as they were written")
         self._db.watch(_TABLES)
 
+    @property
+    def unwritten(self) -> int:
+        return len(self._unwritten)
+
     def commit(self) -> bool:
         self.has_news = False
         if not self._unwritten:
             return True
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            for statement, values in self._unwritten:
+            for (statement, _), values in self._unwritten.items():
                 self._db.execute(statement, values)
             self._db.store_sums()
             self._db.execute("COMMIT")
@@ -187,8 +202,11 @@ class SqliteJournal(Journal):
             "if the disk is not full, move the file away to start with no sessions"
         )
 
-    def _write(self, statement: str, *values: Any) -> None:
-        self._unwritten.append((statement, values))
+    def _write(self, statement: str, *values: Any, key: int | None = None) -> None:
+        """The first `key` values say which row it is, or all of them."""
+        change = statement, values[:key]
+        self._unwritten.pop(change, None)  # it goes to the end: in between, the row may have been written otherwise
+        self._unwritten[change] = values
         self.has_news = True
 
     def save_session(self, session: Session) -> None:
@@ -206,6 +224,7 @@ class SqliteJournal(Journal):
             will and will.qos,
             will and will.retain,
             will and will.payload,
+            key=1,
         )
 
     def delete_session(self, client_id: str) -> None:
@@ -213,10 +232,10 @@ class SqliteJournal(Journal):
             self._write(f"DELETE FROM {table} WHERE client_id=?", client_id)
 
     def save_topic(self, client_id: str, topic_id: int, name: str) -> None:
-        self._write("INSERT OR REPLACE INTO topic VALUES (?,?,?)", client_id, topic_id, name)
+        self._write("INSERT OR REPLACE INTO topic VALUES (?,?,?)", client_id, topic_id, name, key=2)
 
     def save_subscription(self, client_id: str, topic_filter: str, qos: int) -> None:
-        self._write("INSERT OR REPLACE INTO subscription VALUES (?,?,?)", client_id, topic_filter, qos)
+        self._write("INSERT OR REPLACE INTO subscription VALUES (?,?,?)", client_id, topic_filter, qos, key=2)
 
     def delete_subscription(self, client_id: str, topic_filter: str) -> None:
         self._write("DELETE FROM subscription WHERE client_id=? AND filter=?", client_id, topic_filter)
@@ -230,6 +249,7 @@ class SqliteJournal(Journal):
             message.payload,
             message.qos,
             message.retain,
+            key=2,
         )
 
     def release_message(self, client_id: str, seq: int) -> None:
@@ -240,7 +260,7 @@ class SqliteJournal(Journal):
         self._write("DELETE FROM message WHERE client_id=? AND seq=?", client_id, seq)
 
     def save_announcement(self, client_id: str, state: str) -> None:
-        self._write("INSERT OR REPLACE INTO announcement VALUES (?,?)", client_id, state)
+        self._write("INSERT OR REPLACE INTO announcement VALUES (?,?)", client_id, state, key=1)
 
     def delete_announcement(self, client_id: str) -> None:
         self._write("DELETE FROM announcement WHERE client_id=?", client_id)
@@ -264,7 +284,7 @@ class SqliteJournal(Journal):
 
     def save_received(self, mid: int, digest: bytes) -> None:
         """Note that the message the broker calls `mid` is in the journal, should the broker send it again."""
-        self._write("INSERT OR REPLACE INTO inbox VALUES (?,?)", mid, digest)
+        self._write("INSERT OR REPLACE INTO inbox VALUES (?,?)", mid, digest, key=1)
 
     def forget_received(self) -> None:
         """The broker has begun anew, and so have its message ids."""

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from broker.bridge import Bridge
 from broker.gateway import Gateway
+from broker.journal import Journal
 from broker.server import CannotListen, reason
 from protocol.address import format_address
 
@@ -53,9 +54,10 @@ COUNTERS: dict[str, tuple[str, str, str]] = {
 class GatewayMetrics(Collector):
     """Reads the running gateway whenever Prometheus asks."""
 
-    def __init__(self, gateway: Gateway, bridge: Bridge) -> None:
+    def __init__(self, gateway: Gateway, bridge: Bridge, journal: Journal) -> None:
         self._gateway = gateway
         self._bridge = bridge
+        self._journal = journal
 
     def collect(self) -> Iterator[Metric]:
         counted = dict(self._gateway.outputs.counters)
@@ -79,14 +81,19 @@ class GatewayMetrics(Collector):
                 float(self._bridge.unacknowledged),
             ),
             ("buffered_bytes", "Bytes waiting for devices", float(self._gateway.buffered_bytes)),
+            (
+                "state_unwritten",
+                "Changes of sessions that are not in the state folder, as its disk takes nothing",
+                float(self._journal.unwritten),
+            ),
         ):
             yield GaugeMetricFamily(f"threadline_gateway_{name}", meaning, value=value)
 
 
-def serve_metrics(gateway: Gateway, bridge: Bridge, host: str, port: int) -> int:
+def serve_metrics(gateway: Gateway, bridge: Bridge, journal: Journal, host: str, port: int) -> int:
     """Answer Prometheus on its own thread; returns the port (asked for 0, a free one)."""
     registry = CollectorRegistry()
-    registry.register(GatewayMetrics(gateway, bridge))
+    registry.register(GatewayMetrics(gateway, bridge, journal))
     try:
         server, _ = start_http_server(port, host, registry)
     except (OSError, UnicodeError) as error:

@@ -87,7 +87,7 @@ class GatewayServer:
             from broker.metrics import serve_metrics
 
             host, port = self._options.metrics
-            metrics = f" metrics={host}:{serve_metrics(self._gateway, self._bridge, host, port)}"
+            metrics = f" metrics={host}:{serve_metrics(self._gateway, self._bridge, self._journal, host, port)}"
         self._bridge.start()
         for sock in self._sockets():
             loop.add_reader(sock, self._readable, sock)
@@ -165,9 +165,12 @@ class GatewayServer:
             self._timer = asyncio.get_running_loop().call_at(deadline, self._tick)
 
     def _commit(self) -> bool:
-        """Whether the journal has everything. If not, answers that rest on it are not let out, and it tries again."""
+        """Whether the journal has everything. If not, answers that rest on it are not let out, and it tries again in a
+        while: not with every datagram."""
         has_news = self._journal.has_news
-        if self._journal.commit():
+        if self._retry is not None:
+            self._journal.put_off()
+        elif self._journal.commit():
             return True
         out = self._gateway.outputs
         if has_news:

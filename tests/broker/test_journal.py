@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from broker.journal import SqliteJournal, StateUnusable
 from broker.outputs import MqttSubscribe
@@ -158,6 +164,77 @@ def test_a_commit_without_changes_does_nothing(tmp_path: Path) -> None:
     assert journal.commit()
     assert not journal.has_news
     journal.close()
+
+
+@contextmanager
+def taking_nothing(folder: Path, journal: SqliteJournal) -> Iterator[None]:
+    """No commit succeeds: somebody else is writing."""
+    journal._db.execute("PRAGMA busy_timeout=0")
+    with closing(sqlite3.connect(folder / "gateway.sqlite3", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+
+
+def test_what_is_noted_again_while_nothing_can_be_written_takes_no_more_memory(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.connect(A, "dev", clean=False)
+    assert isinstance(machine.journal, SqliteJournal)
+    with taking_nothing(tmp_path, machine.journal):
+        for _ in range(500):
+            machine.send(A, Disconnect(600))
+        assert not machine.journal.commit()
+        assert 0 < machine.journal.unwritten < 5
+    assert machine.journal.commit()
+    assert machine.journal.unwritten == 0
+    machine = machine.restarted()
+    assert machine.state("dev") is State.ASLEEP
+    machine.close()
+
+
+CHANGES = st.one_of(
+    st.builds(lambda name, state: ("save_announcement", name, state), st.sampled_from("ab"), st.sampled_from("xy")),
+    st.builds(lambda name: ("delete_announcement", name), st.sampled_from("ab")),
+    st.builds(
+        lambda name, number, topic: ("save_topic", name, number, topic),
+        st.sampled_from("ab"), st.integers(1, 2), st.sampled_from("xy"),
+    ),
+    st.builds(
+        lambda name, topic, qos: ("save_subscription", name, topic, qos),
+        *[st.sampled_from("ab")] * 2, st.integers(0, 2),
+    ),
+    st.builds(lambda name, topic: ("delete_subscription", name, topic), *[st.sampled_from("ab")] * 2),
+    st.builds(
+        lambda name, seq, payload: ("save_message", name, Outgoing(seq, "t", payload, 1, False)),
+        st.sampled_from("ab"), st.integers(0, 2), st.sampled_from((b"x", b"y")),
+    ),
+    st.builds(lambda name, seq: ("release_message", name, seq), st.sampled_from("ab"), st.integers(0, 2)),
+    st.builds(lambda name, seq: ("delete_message", name, seq), st.sampled_from("ab"), st.integers(0, 2)),
+    st.builds(lambda name: ("delete_session", name), st.sampled_from("ab")),
+    st.builds(lambda number, topic: ("save_filter", number, topic), st.integers(1, 3), st.sampled_from("ab")),
+    st.builds(lambda topic: ("delete_filter", topic), st.sampled_from("ab")),
+    st.builds(lambda mid, digest: ("save_received", mid, digest), st.integers(1, 2), st.sampled_from((b"x", b"y"))),
+    st.just(("forget_received",)),
+)  # fmt: skip
+
+
+@given(st.lists(CHANGES, max_size=30))
+@settings(max_examples=60, deadline=None)
+def test_changes_written_all_at_once_leave_what_they_leave_one_by_one(changes: list[tuple[Any, ...]]) -> None:
+    with TemporaryDirectory() as folder:
+        each, at_once = SqliteJournal(Path(folder, "each")), SqliteJournal(Path(folder, "at-once"))
+        for name, *values in changes:
+            getattr(each, name)(*values)
+            assert each.commit()
+            getattr(at_once, name)(*values)
+        assert at_once.commit()
+        assert content(each) == content(at_once)
+        each.close()
+        at_once.close()
+
+
+def content(journal: SqliteJournal) -> dict[str, list[tuple[Any, ...]]]:
+    tables = ("session", "topic", "subscription", "message", "announcement", "filter", "inbox", "sqlite_sequence")
+    return {table: sorted(journal._read(f"SELECT * FROM {table}")) for table in tables}
 
 
 def test_a_second_gateway_on_the_same_folder_is_told_so(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def bridge_of(machine: Machine) -> Bridge:
 def scrape(machine: Machine) -> dict[str, float]:
     """Every sample by its name and labels, as text."""
     registry = CollectorRegistry()
-    registry.register(GatewayMetrics(machine.gateway, bridge_of(machine)))
+    registry.register(GatewayMetrics(machine.gateway, bridge_of(machine), machine.journal))
     samples = {}
     for family in text_string_to_metric_families(generate_latest(registry).decode()):
         for sample in family.samples:
@@ -102,11 +102,12 @@ def test_gauges_show_sessions_by_state_and_what_waits_for_devices() -> None:
     assert samples["threadline_gateway_buffered_bytes"] == 3 * 8
     assert samples["threadline_gateway_mqtt_connected"] == 0
     assert samples["threadline_gateway_publishes_unacknowledged"] == 0
+    assert samples["threadline_gateway_state_unwritten"] == 0
 
 
 def test_prometheus_can_fetch_them() -> None:
     machine = Machine()
-    port = serve_metrics(machine.gateway, bridge_of(machine), "127.0.0.1", 0)
+    port = serve_metrics(machine.gateway, bridge_of(machine), machine.journal, "127.0.0.1", 0)
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         assert b"threadline_gateway_sessions" in answer.read()
 
