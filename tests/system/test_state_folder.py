@@ -1,4 +1,4 @@
-"""A gateway whose state folder takes nothing for a while says so, needs no more memory for it, and goes on by itself."""
+"""A gateway whose state folder takes nothing for a while: it says so, takes no more memory, and goes on by itself."""
 
 from __future__ import annotations
 
