@@ -1,7 +1,7 @@
 """Was anything lost? All that the devices said, against what is in the log and in the graph.
 
-Of every device the log must hold each result, reading and event once and in order, and as many origins in all;
-the graph must hold each result, as many origins in all, and each task from its begin to its end. What is missing is lost,
+Of every device the log must hold each result, reading and event once and in order, and as many origins in all; the
+graph must hold each result, as many origins in all, and each task from its begin to its end. What is missing is lost,
 also if a Gap names it: the Gap only says why. Only if a device has not sent everything yet, and gave up nothing, it may
 still be there. What it could not write is gone with its memory.
 """
