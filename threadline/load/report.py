@@ -63,7 +63,8 @@ def page(outcome: Outcome) -> str:
             table(["", ""], [[name, value] for name, value in asked_for(outcome).items()], "text"),
             *_figures(outcome),
             "<h2>Course</h2>\n<p>From the first look on, with the warm-up. Shaded: while the devices spoke and were"
-            ' measured.</p>\n<div class="plots">',
+            f" measured. A rate is the mean of {_LOOKS} looks, drawn in their middle. The whole machine is all that"
+            ' runs on it, other programs included.</p>\n<div class="plots">',
             *(picture for picture in plots(outcome) if picture),
             "</div>",
             *_steps(outcome),
@@ -126,13 +127,13 @@ def _figures(outcome: Outcome) -> Iterable[str]:
         figures = times.figures()
         if times.count:
             rows.append([what, f"{times.count:,}", *(f"{figures[name] or 0:,.1f} {unit}" for name in names)])
-    yield table(["", "times", *names], rows)
+    yield table(["", "count", *names], rows)
     if outcome.missed:
         missed = f"{outcome.missed:,} {profile.unit} were missed"
         yield f"<p>{missed}: the processes of the devices were too slow for them.</p>"
     yield "<h2>Rates</h2>"
     yield table(["", "per second"], [[name, f"{per_s:,.1f}"] for name, per_s in rates(outcome).items()])
-    yield "<h2>Cost</h2>"
+    yield "<h2>Cost</h2>\n<p>Memory is what is the processes' own; RSS includes the pages of files.</p>"
     yield table(
         ["", "cores", "CPU s", f"CPU us per {profile.one}", "most memory, MB", "most RSS, MB"],
         [
@@ -205,7 +206,7 @@ def plots(outcome: Outcome) -> Iterable[str]:
         "CPU",
         "cores",
         {name: [(each.at_s, each.cores[name]) for each in samples] for name in names}
-        | {"machine": _values(samples, lambda each: each.machine_cores)},
+        | {"whole machine": _values(samples, lambda each: each.machine_cores)},
     )
     yield drawn(
         "Memory",
@@ -223,10 +224,10 @@ def _values(samples: Sequence[Sample], value_of: Callable[[Sample], float | None
 
 
 def _rate(samples: Sequence[Sample], value_of: Callable[[Sample], float | None]) -> Points:
-    """Per second, over the last few looks: who writes in large pieces would seem to jump otherwise."""
+    """Per second, over a few looks, in their middle: who writes in large pieces would seem to jump otherwise."""
     points = _values(samples, value_of)
     return [
-        (x, (y - before_y) / (x - before_x))
+        ((before_x + x) / 2, (y - before_y) / (x - before_x))
         for (before_x, before_y), (x, y) in zip(points, points[_LOOKS:], strict=False)
     ]
 

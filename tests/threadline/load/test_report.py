@@ -22,7 +22,7 @@ from threadline.load.outcome import LoadOptions, Outcome
 from threadline.load.plots import plot
 from threadline.load.profiles import Said, profile_named
 from threadline.load.questions import Asked, Question
-from threadline.load.report import page, plots
+from threadline.load.report import _rate, page, plots
 from threadline.load.steps import bottleneck, judge
 from threadline.load.summary import components, document, lines, rates
 
@@ -334,6 +334,14 @@ def test_without_a_store_nobody_knows_how_many_tasks_are_in_it() -> None:
         each.seen = None
     assert "spark tasks" not in rates(made)
     assert "tasks stored" not in page(made)
+
+
+def test_a_rate_is_drawn_in_the_middle_of_the_looks_that_it_is_of() -> None:
+    looks = [sample(at, said=100 * max(0, at - 10)) for at in range(30)]
+    drawn = dict(_rate(looks, lambda each: float(each.said)))
+    assert drawn[7.5] == 0.0
+    assert drawn[10.5] == pytest.approx(60.0)  # three of five seconds, from 8 to 13
+    assert drawn[12.5] == 100.0
 
 
 def test_all_pictures_have_the_same_time() -> None:
