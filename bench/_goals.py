@@ -23,6 +23,7 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     "==": operator.eq,
 }
+_DIGITS = range(4, 17)  # more are all that there are
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -38,12 +39,23 @@ class Goal:
 
     @property
     def met(self) -> bool:
-        return _OPERATORS[self.op](self.measured, self.wanted)
+        return self._is_met_by(self.measured)
 
     def line(self) -> str:
         verdict = "met" if self.met else "missed"
         wanted = f"{self.op} {self.wanted:g}{self.unit}"
-        return f"goal {self.name} measured {self.measured:g}{self.unit} wanted {wanted} {verdict}"
+        return f"goal {self.name} measured {self._rounded()}{self.unit} wanted {wanted} {verdict}"
+
+    def _is_met_by(self, measured: float) -> bool:
+        return _OPERATORS[self.op](measured, self.wanted)
+
+    def _rounded(self) -> str:
+        """To four digits, or to as many as it takes to have the same verdict."""
+        for digits in _DIGITS:
+            rounded = float(f"{self.measured:.{digits}g}")
+            if self._is_met_by(rounded) == self.met:
+                return f"{rounded:.{max(digits, 6)}g}"
+        return repr(self.measured)
 
 
 @dataclass(slots=True)
@@ -66,7 +78,7 @@ class Report:
                 raise SystemExit(2) from error
 
     def goal(self, name: str, measured: float, op: str, wanted: float, unit: str = "") -> None:
-        self.goals.append(Goal(name, float(f"{measured:.4g}"), op, wanted, unit))
+        self.goals.append(Goal(name, float(measured), op, wanted, unit))
 
     def finish(self) -> None:
         for goal in self.goals:

@@ -17,10 +17,36 @@ from bench._goals import Goal, Report
         (Goal("ratio", 1.2, "<=", 1, "x"), "goal ratio measured 1.2x wanted <= 1x missed"),
         (Goal("held", 5000, ">=", 5000), "goal held measured 5000 wanted >= 5000 met"),
         (Goal("memory", 60, "<", 60, "MB"), "goal memory measured 60MB wanted < 60MB missed"),
+        (Goal("rate", 123_456.7, ">=", 100_000), "goal rate measured 123500 wanted >= 100000 met"),
+        (Goal("time", 2 / 3, "<=", 0.5, " s"), "goal time measured 0.6667 s wanted <= 0.5 s missed"),
     ],
 )
 def test_a_goal_is_one_line(goal: Goal, line: str) -> None:
     assert goal.line() == line
+
+
+@pytest.mark.parametrize(
+    ("measured", "op", "wanted", "line"),
+    [
+        (0.99996, "==", 1, "measured 0.99996 wanted == 1 missed"),
+        (1 - 1e-9, "==", 1, "measured 0.999999999 wanted == 1 missed"),
+        (1 + 2**-52, "<=", 1, "measured 1.0000000000000002 wanted <= 1 missed"),
+        (9_999.6, ">=", 10_000, "measured 9999.6 wanted >= 10000 missed"),
+        (99_999.96, ">=", 100_000, "measured 99999.96 wanted >= 100000 missed"),
+        (1.1004, "<=", 1.1, "measured 1.1004 wanted <= 1.1 missed"),
+        (1.100371, "<=", 1.1, "measured 1.1004 wanted <= 1.1 missed"),
+        (59.9996, "<", 60, "measured 59.9996 wanted < 60 met"),
+        (1.10004, "<=", 1.2, "measured 1.1 wanted <= 1.2 met"),
+    ],
+)
+def test_what_is_near_is_judged_as_it_was_measured_and_told_apart(
+    measured: float, op: str, wanted: float, line: str
+) -> None:
+    report = Report("some", quick=True, json_file=None)
+    report.goal("near", measured, op, wanted)
+    (goal,) = report.goals
+    assert goal.measured == measured
+    assert goal.line() == f"goal near {line}"
 
 
 def test_the_json_file_has_the_figures_and_whether_each_goal_was_met(tmp_path: Path) -> None:
