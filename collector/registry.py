@@ -18,7 +18,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from protocol import table_sums
-from protocol.table_sums import SummingConnection, sum_up, wrong_sums
+from protocol.database_faults import faults
+from protocol.table_sums import SummingConnection, sum_up
 
 NUMBER_BITS = 27
 MOST_STREAMS = (1 << NUMBER_BITS) - 1
@@ -366,18 +367,8 @@ def registry_fault(path: Path) -> str:
 
 
 def _wrong(db: sqlite3.Connection, summed: Sequence[str] = _TABLES) -> str:
-    """What is not as it was written; nothing, if all is."""
-    wrong = [str(line) for (line,) in db.execute("PRAGMA integrity_check(1)") if line != "ok"]
-    with closing(sqlite3.connect(":memory:")) as new:
-        new.executescript(_SCHEMA)
-        wrong += [f"{table} has other columns" for table in _TABLES if _columns(db, table) != _columns(new, table)]
-    wrong += [f"rows of {table} are not as they were written" for table in wrong_sums(db, summed)]
-    return " ".join(wrong[0].split()) if wrong else ""
-
-
-def _columns(db: sqlite3.Connection, table: str) -> list[tuple[object, ...]]:
-    """What a table says of its columns: the statement that made it is kept as text, of which there is no sum."""
-    return db.execute(f"PRAGMA table_info({table})").fetchall()
+    """The first thing that is not as it was written; nothing, if all is."""
+    return next(faults(db, _SCHEMA + table_sums.SCHEMA if summed else _SCHEMA, summed), "")
 
 
 def _damaged(path: Path, wrong: str) -> str:

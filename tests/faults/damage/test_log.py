@@ -27,7 +27,7 @@ from collector.log.reader import _BOOKMARKS
 from collector.log.segment import Segment
 from collector.log_view import check, lines
 from collector.quarantine import Quarantine
-from collector.registry import ClosedEpoch, Registry, RegistryDamaged, RegistryError, StreamName
+from collector.registry import ClosedEpoch, Registry, RegistryDamaged, RegistryError, StreamName, registry_fault
 from collector.shard_log import ShardLog
 from collector.translator import Translator, TranslatorOptions
 from protocol.records import SourcePayload
@@ -36,6 +36,7 @@ from protocol.wire.sections import Kind
 from tests.collector.agents import SHARD, FakeAgent, Shard
 from tests.collector.log.batches import SNAPSHOT, NextSeqs, batch
 from tests.faults.damage.harm import Harm, flip, harms, put, used
+from tests.faults.damage.statements import harmed_statements
 
 AGENTS = [FakeAgent(f"pump-{number}", number + 1) for number in (7, 8)]
 
@@ -264,6 +265,16 @@ def test_a_table_of_the_registry_that_says_something_else_of_its_columns_is_dama
     with pytest.raises(RegistryDamaged, match=r"registry\.db is damaged \(streams has other columns\)"):
         Registry(folder / "registry.db")
     assert [line for line in faults(folder) if "is damaged (streams has other columns)" in line]
+
+
+def test_no_flipped_bit_of_a_statement_of_the_registry_is_believed(folder: Path) -> None:
+    path = folder / "registry.db"
+    for harm in harmed_statements(path, path.read_bytes(), 5, 60):
+        put(path, harm.content)
+        assert registry_fault(path), str(harm)
+        with pytest.raises(RegistryDamaged):
+            Registry(path).close()
+            pytest.fail(str(harm))
 
 
 @pytest.mark.parametrize("what", ["empty", "folder", "deleted", "flipped"])
