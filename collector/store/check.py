@@ -28,6 +28,7 @@ from collector.store.errors import OtherStore, StoreError, StoreMissing, StoreUn
 from collector.store.packing import among, distinct, unpack
 from collector.store.pages import Pages
 from collector.store.payloads import PAYLOAD, places_of, read_head, unsealed_payload
+from collector.store.schema import wrong_tables
 from collector.store.seal import NotAsWritten, named
 from collector.store.tables import SUMMED, Tables, count_of
 from collector.store.vertices import SINK_AND_EDGES, sink_of, unsealed_edges
@@ -71,6 +72,7 @@ def check(path: Path, most_log_bytes: int | None = None) -> Iterator[Finding]:
     try:
         db.set_progress_handler(log.is_too_long, _STEPS_BETWEEN_LOOKS)
         db.execute("BEGIN")  # all of one moment
+        yield from (Finding(text, False) for text in wrong_tables(db))
         for (line,) in db.execute(f"PRAGMA integrity_check({_MOST_TOLD})"):
             if line != "ok":
                 yield Finding(f"SQLite: {' '.join(str(line).split())}", False)

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import msgspec
 
 from collector.store.errors import OtherStore, StoreError, StoreMissing, StoreUnavailable, StoreUnusable, TooSlow
-from collector.store.schema import STEPS, migrate, version_of
+from collector.store.schema import STEPS, migrate, version_of, wrong_tables
 from collector.store.seal import NotAsWritten
 from collector.store.tables import BOOKS, SUMMED
 from collector.store.vertices import sum_of_sink
@@ -84,6 +84,8 @@ def connect_writer(path: Path) -> sqlite3.Connection:
             if version < len(STEPS):
                 with transaction(db):
                     migrate(db, version)
+            for wrong in wrong_tables(db):
+                raise NotAsWritten(wrong)
             for table in wrong_sums(db, BOOKS):
                 raise NotAsWritten(f"{table}: rows are not as they were written")
             db.create_function("sum_of_sink", 6, sum_of_sink, deterministic=True)

@@ -7,7 +7,7 @@ unsigned and stored as signed numbers of the same 64 bits.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from collector.store.payloads import sealed_payload
 from collector.store.tables import SUMMED, Tables
 from collector.store.vertices import sealed_edges, sum_of_sink
 from protocol import table_sums
+from protocol.database_faults import wrong_statements
 
 APPLICATION_ID = 0x54686C6E
 
@@ -239,6 +240,11 @@ def version_of(db: sqlite3.Connection, path: Path) -> int:
     if version > len(STEPS):
         raise OtherStore(f"{path} was written by a newer version: its schema is {version}, this one knows {len(STEPS)}")
     return int(version)
+
+
+def wrong_tables(db: sqlite3.Connection) -> Iterator[str]:
+    """What of a store that is up to date is not as the steps have made it."""
+    return wrong_statements(db, "".join(statements for statements, _ in STEPS))
 
 
 def migrate(db: sqlite3.Connection, version: int) -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 import tracemalloc
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from tests.collector.store.graphs import QuickWriter, graph_batch, stored_graph,
 from tests.collector.store.rows import AGENT, payload_row, register_row
 from tests.faults.damage.harm import Harm, flip, harms, put, used
 from tests.faults.damage.rich import Rich
+from tests.faults.damage.statements import harmed_statements
 from threadline.cli import app
 
 
@@ -145,6 +147,47 @@ def test_rows_that_are_gone_are_missed(rich: Rich, tmp_path: Path) -> None:
         with sqlite3.connect(tmp_path / "graph.db", isolation_level=None) as db:
             db.execute(f"DELETE FROM {table} WHERE rowid = (SELECT max(rowid) - 1 FROM {table})")
         assert list(check(tmp_path / "graph.db")), table
+
+
+def test_no_flipped_bit_of_a_statement_is_believed(rich: Rich, tmp_path: Path) -> None:
+    """Nobody serves the store then: the check finds it, or nobody can open it. Nor does anybody write to it."""
+    path = tmp_path / "graph.db"
+    for harm in harmed_statements(path, rich.content, 5, 120):
+        put(path, harm.content)
+        with pytest.raises(StoreUnusable):
+            StoreWriter(path).close()
+            pytest.fail(str(harm))
+        put(path, harm.content)
+        findings = list(check(path))
+        assert findings, str(harm)
+        if all(finding.is_noticed for finding in findings):
+            with pytest.raises(StoreUnusable):
+                StoreReader(path)
+
+
+def test_a_table_that_says_something_else_of_its_columns_is_named(rich: Rich, tmp_path: Path) -> None:
+    path = tmp_path / "graph.db"
+    put(path, rich.content.replace(b"plan_seen_ms INTEGER, status TEXT", b"plan_seen_ms INTEGER, svatus TEXT"))
+    assert list(check(path)) == [Finding("starts has other columns", False)]
+    with pytest.raises(StoreUnusable, match=r"graph\.db is damaged \(starts has other columns\): put back a copy"):
+        StoreWriter(path)
+
+
+def test_an_index_that_is_gone_is_missed(rich: Rich, tmp_path: Path) -> None:
+    """One that somebody has added is nothing to complain of."""
+    path = tmp_path / "graph.db"
+    put(path, rich.content)
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("CREATE INDEX starts_by_status ON starts (status)")
+        assert not list(check(path))
+        gone = "sql IS NOT NULL AND name <> 'starts_by_status'"
+        for name, sql in db.execute(f"SELECT name, sql FROM sqlite_master WHERE type='index' AND {gone}").fetchall():
+            db.execute(f"DROP INDEX {name}")
+            assert list(check(path)) == [Finding(f"{name} is not there", False)]
+            db.execute(sql)
+        db.execute("DROP INDEX sinks_by_ts")
+    with pytest.raises(StoreUnusable, match=r"is damaged \(sinks_by_ts is not there\)"):
+        StoreWriter(path)
 
 
 def test_a_log_of_changes_that_has_changed_leaves_an_earlier_store(tmp_path: Path) -> None:
@@ -389,6 +432,16 @@ def test_a_store_of_the_second_schema_is_brought_up_to_date(tmp_path: Path) -> N
     with StoreReader(path) as reader:
         derived = [(each.origin, each.derived) for each in reader.derived_of(origins.tolist())]
         assert derived == sorted(zip(origins.tolist(), ids.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("version", range(1, len(schema.STEPS)))
+def test_a_store_of_any_version_gets_the_statements_of_a_new_one(version: int) -> None:
+    with closing(sqlite3.connect(":memory:")) as db:
+        for statements, _ in schema.STEPS[:version]:
+            db.executescript(statements)
+        assert list(schema.wrong_tables(db))
+        schema.migrate(db, version)
+        assert not list(schema.wrong_tables(db))
 
 
 def test_a_batch_that_is_taken_back_leaves_the_sums_as_they_were(tmp_path: Path) -> None:
