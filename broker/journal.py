@@ -20,8 +20,9 @@ from typing import IO, Any
 from broker.outputs import Peer
 from broker.session import Leg, Outgoing, Session, State, Subscription, Will
 from protocol import table_sums
+from protocol.database_faults import faults
 from protocol.mqttsn import RetryPolicy
-from protocol.table_sums import SummingConnection, sum_up, wrong_sums
+from protocol.table_sums import SummingConnection, sum_up
 
 log = logging.getLogger(__name__)
 
@@ -150,11 +151,10 @@ class SqliteJournal(Journal):
             sum_up(self._db, _TABLES)
             self._db.execute(f"PRAGMA user_version={_SCHEMA_VERSION}")
             self._db.execute("COMMIT")
-        for (line,) in self._db.execute("PRAGMA integrity_check(1)"):
-            if line != "ok":
-                raise sqlite3.DatabaseError(" ".join(str(line).split()))
-        for table in wrong_sums(self._db, _TABLES):
-            raise sqlite3.DatabaseError(f"rows of {table} are not as they were written")
+        for wrong in faults(self._db, _SCHEMA + table_sums.SCHEMA, _TABLES):
+            raise StateUnusable(
+                f"state folder {folder}: gateway.sqlite3 is damaged ({wrong}): move it away to start with no sessions"
+            )
         self._db.watch(_TABLES)
 
     @property

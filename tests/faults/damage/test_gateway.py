@@ -13,6 +13,7 @@ from broker.journal import SqliteJournal, StateUnusable
 from broker.session import Outgoing, Session, State, Will
 from protocol.mqttsn import RetryPolicy
 from tests.faults.damage.harm import harms, put, used
+from tests.faults.damage.statements import harmed_statements
 
 POLICY = RetryPolicy()
 
@@ -86,7 +87,23 @@ def test_every_value_is_summed_up(content: bytes, tmp_path: Path, change: str) -
     put(tmp_path / "gateway.sqlite3", content)
     with sqlite3.connect(tmp_path / "gateway.sqlite3", isolation_level=None) as db:
         db.execute(change)
-    with pytest.raises(StateUnusable, match=r"rows of \w+ are not as they were written; .*move the file away"):
+    with pytest.raises(StateUnusable, match=r"is damaged \(rows of \w+ are not as they were written\): move it away"):
+        SqliteJournal(tmp_path)
+
+
+def test_no_flipped_bit_of_a_statement_is_believed(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "gateway.sqlite3"
+    for harm in harmed_statements(path, content, 5, 120):
+        put(path, harm.content)
+        with pytest.raises(StateUnusable, match=r"gateway\.sqlite3"):
+            SqliteJournal(tmp_path).close()
+            pytest.fail(str(harm))
+
+
+def test_a_table_that_says_something_else_of_its_columns_is_named(content: bytes, tmp_path: Path) -> None:
+    put(tmp_path / "gateway.sqlite3", content.replace(b"topic_id INTEGER, name TEXT", b"topic_id INTEGER, nime TEXT"))
+    told = r"gateway\.sqlite3 is damaged \(topic has other columns\): move it away to start with no sessions"
+    with pytest.raises(StateUnusable, match=told):
         SqliteJournal(tmp_path)
 
 
