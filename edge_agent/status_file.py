@@ -32,9 +32,13 @@ class StatusFile:
     def __init__(self, folder: str) -> None:
         self._fd = os.open(os.path.join(folder, NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._packer = Packer(most_bytes=_MOST_BYTES)
-        size_bytes = os.fstat(self._fd).st_size
-        if size_bytes < _ROOM_BYTES:
-            write_at(self._fd, bytes(_ROOM_BYTES - size_bytes), size_bytes)
+        try:
+            size_bytes = os.fstat(self._fd).st_size
+            if size_bytes < _ROOM_BYTES:
+                write_at(self._fd, bytes(_ROOM_BYTES - size_bytes), size_bytes)
+        except BaseException:  # whoever tries again opens it anew
+            self.close()
+            raise
 
     def write(self, status: dict[str, Any]) -> None:
         """Say how it is. OSError if the disk takes nothing at all."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -29,6 +30,22 @@ def test_it_has_its_room_before_there_is_anything_to_say(tmp_path: Path) -> None
     after = (tmp_path / NAME).stat()
     assert (after.st_ino, after.st_size, after.st_blocks) == (before.st_ino, before.st_size, before.st_blocks)
     file.close()
+
+
+def test_a_disk_that_has_no_room_for_it_costs_no_handle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is tried again with every status, for as long as the disk is full."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    handles = Path("/proc/self/fd")
+    before = len(list(handles.iterdir()))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        for _ in range(10):
+            with pytest.raises(OSError, match="No space left"):
+                StatusFile(str(tmp_path))
+    assert len(list(handles.iterdir())) == before
 
 
 def test_a_reader_never_sees_half_a_status(tmp_path: Path) -> None:
