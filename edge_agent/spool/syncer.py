@@ -56,9 +56,10 @@ class Syncer:
     def _sync(self, handles: Sequence[int]) -> None:
         for handle in handles:
             try:
-                os.fdatasync(handle)
+                try:
+                    os.fdatasync(handle)
+                finally:
+                    os.close(handle)  # which may fail, too: some file systems tell only then what they could not write
             except OSError as error:
                 self.error = error
-            finally:
-                os.close(handle)
         self.busy = False

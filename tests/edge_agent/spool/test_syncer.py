@@ -40,6 +40,29 @@ def test_files_are_synced_on_another_thread_and_closed(tmp_path: Path, monkeypat
     syncer.close()
 
 
+def test_a_file_that_cannot_be_closed_was_not_synced_and_the_next_one_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system over a network may say so late what it could not write."""
+    close = os.close
+
+    def fails(handle: int) -> None:
+        close(handle)
+        raise OSError(errno.EIO, "broken")
+
+    syncer = Syncer()
+    handles = [handle_of(tmp_path / "one"), handle_of(tmp_path / "two")]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", fails)
+        syncer.order(handles)
+        wait_for(syncer)
+    assert syncer.error is not None and not any(is_open(handle) for handle in handles)
+    syncer.order([handle_of(tmp_path / "three")])
+    wait_for(syncer)
+    assert syncer.error is None
+    syncer.close()
+
+
 @pytest.mark.parametrize("is_broken", [False, True])
 def test_without_a_thread_it_is_done_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_broken: bool) -> None:
     """Nothing would ever be synced again, and any power cut would take all of it."""
