@@ -50,7 +50,7 @@ _TELL_S = 60.0  # how often at most to tell of messages that mean nothing, and o
 
 
 class AgentFailed(RuntimeError):
-    """The agent's thread has ended by a defect: nothing is written or sent any more."""
+    """The agent's thread has ended, as a rule by a defect: nothing is written or sent any more."""
 
 
 class Agent:
@@ -169,12 +169,22 @@ class Agent:
     def flush(self, timeout: float | None = None) -> None:
         """Return when everything said so far is on disk. TimeoutError if it is not in time."""
         self.check()
-        self._outbox.flush(timeout, self.check)
+        if not self._has_stopped:  # else whatever came too late was told so
+            self._outbox.flush(timeout, self._check_writing)
 
     def check(self) -> None:
         """AgentFailed if nothing is written or sent any more."""
         if self.failure is not None:
             raise AgentFailed(f"agent {self.name} stopped by a defect: {self.failure!r}") from self.failure
+
+    def _check_writing(self) -> None:
+        self.check()
+        if self._has_stopped:
+            raise AgentFailed(f"agent {self.name} has ended meanwhile")
+
+    @property
+    def _has_stopped(self) -> bool:
+        return self._stopping and not self._thread.is_alive()
 
     # The thread
 
@@ -195,7 +205,7 @@ class Agent:
         except Exception as error:
             _LOG.exception("the agent stopped by a defect agent=%s", self.name)
             self.failure = error
-            self._outbox.fail()
+            self._outbox.refuse()
             self.on_failure()
 
     def _close_late(self) -> None:
@@ -411,6 +421,7 @@ class Agent:
         return True
 
     def _stop(self) -> None:
+        self._outbox.refuse(_discarded)
         self.ended = self._stopping = True
         self._outbox.wake()
         if self._thread.is_alive():
@@ -434,6 +445,12 @@ class Agent:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _discarded() -> None:
+    from edge_agent.capture.misuse import misuse  # whoever does not capture should not wait for it
+
+    misuse.tell("discarded", "the agent has ended: what is captured now is discarded")
 
 
 def _in_parts(delivery: Pending, size: int) -> list[tuple[Pending, int]]:

@@ -75,7 +75,8 @@ class Intake:
         self._room = threading.Condition(self._lock)  # and those who are faster than it here
         self._queue: deque[tuple[Queued, int]] = deque()
         self._held_bytes = 0
-        self._parked = self._urgent = self._woken = self._closed = self._standing_still = self._failed = False
+        self._parked = self._urgent = self._woken = self._closed = self._standing_still = False
+        self._refusal: Callable[[], object] | None = None
         self._writer = 0
 
     # Any thread
@@ -88,6 +89,8 @@ class Intake:
         put there is what keeps it from oversleeping.
         """
         if self._held_bytes + size > self._most_bytes:
+            if self._refuses(row):
+                return
             with self._lock:
                 if not self._make_room(size, row[0]):
                     return
@@ -104,22 +107,26 @@ class Intake:
 
     def put_all(self, rows: Sequence[tuple[Pending, int]]) -> None:
         """Take records over that a crash must leave all of, or none."""
+        if self._refuses(*[row for row, _ in rows]):
+            return
         size = sum([size for _, size in rows])
         with self._lock:
-            if self._held_bytes + size > self._most_bytes and not self._make_room(size):
-                return
+            if self._held_bytes + size > self._most_bytes:
+                self._make_room(size)
             self._queue.append((Together(rows), size))
             self._held_bytes += size
             self._unpark()
 
     def after(self, action: Callable[[], object], size: int = 0, forgo: Callable[[], object] | None = None) -> None:
         """Have the writing thread do something when everything put so far is on disk. If that fails for want of room,
-        it is done again later; `forgo` takes its place if memory is full meanwhile."""
+        it is done again later; `forgo` takes its place if memory is full meanwhile, or if nothing is taken any more."""
+        if self._refuses():
+            if forgo is not None:
+                forgo()
+            return
         with self._condition:
-            if self._held_bytes + size > self._most_bytes and not self._make_room(size):
-                if forgo is not None:
-                    forgo()
-                return
+            if self._held_bytes + size > self._most_bytes:
+                self._make_room(size)
             self._queue.append((After(action, size, forgo=forgo), size))
             self._held_bytes += size
             self._unpark()
@@ -143,24 +150,34 @@ class Intake:
             self._closed = True
             self._room.notify_all()
 
-    def fail(self) -> None:
-        """Nothing will ever be written again: what does not fit into memory is dropped, and counted."""
-        self._failed = True
+    def refuse(self, tell: Callable[[], object] = lambda: None) -> None:
+        """Nothing will ever be written again: what comes now counts as dropped. `tell` is for whoever has put it."""
         self.close()
+        with self._condition:
+            self._refusal = tell
+            self._memory_bytes = self._most_bytes = -1  # so that `put` looks
 
     @property
     def held_bytes(self) -> int:
         """Records that are in memory and in no batch yet."""
         return self._held_bytes
 
+    def _refuses(self, *rows: Pending) -> bool:
+        """Whether nothing is taken any more. It is told without the lock: whoever hears of it may put something."""
+        if self._refusal is None:
+            return False
+        count = sum([row[0] not in NOTES for row in rows])
+        with self._lock:
+            self.dropped += count
+        if count:
+            self._refusal()
+        return True
+
     def _make_room(self, size: int, kind: Kind | None = None) -> bool:
         """Memory is full: the caller is faster than the writer. It is slowed down to the writer's pace; but it does not
         wait for a disk that is full or stands still, unless it was told to. False: the record can be done without."""
         if threading.get_ident() == self._writer:  # it would wait for itself
             return kind is not Kind.STATUS
-        if self._failed:
-            self.dropped += 1
-            return False
         deadline = monotonic() + _PATIENCE_S
         while self._held_bytes + size > self._most_bytes and self._held_bytes and not self._closed:
             if not self._blocks and (self._standing_still or monotonic() >= deadline):

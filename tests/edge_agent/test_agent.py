@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from edge_agent.agent import Agent, AgentFailed, default_agent
-from edge_agent.capture import Task, Workflow
+from edge_agent.capture import Task, Workflow, counts
 from edge_agent.config import ConfigError, Settings
 from edge_agent.outbox.recovery import CRASH
 from edge_agent.spool import Spool, SpoolLocked, SpoolUnusable, SpoolUnwritable
@@ -111,6 +111,43 @@ def test_nothing_follows_the_end(agent: Agent, tmp_path: Path) -> None:
     with Spool.open(tmp_path / "up") as spool:
         *_, last = (list(decode_batch(entry.data, "pump-7").records()) for entry in spool.entries())
     assert isinstance(last[0], End) or isinstance(last[-1], End)
+
+
+def test_what_is_captured_after_the_agent_has_ended_is_refused_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = counts().get("discarded", 0)
+    with Agent(settings(tmp_path, memory_bytes=64 << 10)) as agent:
+        workflow = Workflow("w", recorder=agent).begin()
+        running = Task("begun before", workflow).begin()
+        agent.close(0.0)
+    dropped = agent.status()["dropped"]
+    running.end()
+    for key in range(1_000):
+        Task(key, workflow).begin().end()
+    assert agent.status()["memory_bytes"] == 0
+    assert agent.status()["dropped"] - dropped == counts()["discarded"] - before == 2_001
+    told = [message for message in caplog.messages if "captured now is discarded" in message]
+    assert len(told) == (before == 0)
+
+
+def test_nobody_waits_for_the_disk_of_an_agent_that_has_ended(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge_agent.outbox.outbox._LOOK_S", 0.01)
+    failed: list[Exception] = []
+
+    def flush() -> None:
+        try:
+            agent.flush()
+        except AgentFailed as error:
+            failed.append(error)
+
+    monkeypatch.setattr(agent._outbox, "step", lambda now: now + 0.01)  # as if the disk took nothing
+    waiting = threading.Thread(target=flush, daemon=True)
+    waiting.start()
+    agent._stop()
+    waiting.join(5.0)
+    assert "has ended" in str(failed[0])
+    agent.flush()  # returns: there is nothing that it could wait for
 
 
 def test_keys_count_from_zero(agent: Agent) -> None:

@@ -10,11 +10,13 @@ from typing import Any
 
 from edge_agent.outbox.memory import Memory
 from protocol.records import Declared, Gap, Progress, SourcePayload
+from protocol.wire.sections import pending_sized
 from tests.edge_agent.records import (
     ALERTS,
     EPOCH,
     EVENT_BYTES,
     LEAST_MEMORY_BYTES,
+    PACKER,
     STREAM,
     Bench,
     begun,
@@ -27,6 +29,10 @@ def filled(bench: Bench) -> int:
     count = LEAST_MEMORY_BYTES // EVENT_BYTES
     bench.put(*[begun(key) for key in range(count)])
     return count
+
+
+def readings(first: int, end: int) -> list[SourcePayload]:
+    return [SourcePayload(STREAM, seq, seq, "x" * 300) for seq in range(first, end)]
 
 
 def test_a_caller_is_slowed_down_to_the_pace_of_the_writer(tmp_path: Path) -> None:
@@ -215,9 +221,37 @@ def test_callers_that_wait_for_room_do_not_wake_each_other(tmp_path: Path) -> No
             bench.step(1.0)
 
 
-def test_after_a_defect_memory_does_not_grow(tmp_path: Path) -> None:
+def test_when_nothing_is_written_any_more_what_comes_is_refused_and_each_record_counted(tmp_path: Path) -> None:
+    told: list[int] = []
+    forgone: list[int] = []
     with Bench(tmp_path, memory_bytes=LEAST_MEMORY_BYTES) as bench:
-        bench.outbox.fail()
-        bench.put(*[begun(key) for key in range(3 * LEAST_MEMORY_BYTES // EVENT_BYTES)])
-        assert bench.outbox.held_bytes <= LEAST_MEMORY_BYTES
-        assert bench.outbox.dropped > 0
+        bench.outbox.refuse(lambda: told.append(bench.outbox.dropped))
+        for key in range(3 * LEAST_MEMORY_BYTES // EVENT_BYTES):
+            bench.put(begun(key))
+        count = bench.outbox.dropped
+        assert (count, told) == (3 * LEAST_MEMORY_BYTES // EVENT_BYTES, list(range(1, count + 1)))
+        together = [pending_sized(record, PACKER) for record in (*readings(0, 3), Progress(ALERTS, 3, 3))]
+        bench.outbox.put_all(together)
+        assert bench.outbox.dropped == count + 3, "three records, and what the next one would say again"
+        bench.outbox.after(partial(told.append, -1), 10, partial(forgone.append, 10))
+        assert (bench.outbox.dropped, forgone) == (count + 3, [10]), "that is no record"
+        bench.outbox.resume()  # the disk is well again, late
+        bench.put(begun(0))
+        assert (bench.outbox.dropped, bench.outbox.held_bytes, len(told)) == (count + 4, 0, count + 2)
+
+
+def test_who_is_told_that_a_record_is_refused_does_not_hold_up_others(tmp_path: Path) -> None:
+    """A log may have a lock of its own, which another thread holds that captures what is logged."""
+    with Bench(tmp_path) as bench:
+        putting = threading.Thread(target=bench.put, args=[begun(1)])
+        is_held_up: list[bool] = []
+
+        def tell() -> None:
+            if threading.current_thread() is not putting:
+                putting.start()
+                putting.join(5.0)
+                is_held_up.append(putting.is_alive())
+
+        bench.outbox.refuse(tell)
+        bench.put(begun(0))
+        assert (is_held_up, bench.outbox.dropped) == ([False], 2)
