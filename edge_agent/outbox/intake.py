@@ -145,9 +145,12 @@ class Intake:
             self._condition.notify_all()
 
     def close(self) -> None:
-        """Nobody need wait for room any more."""
+        """Nobody need wait for room any more: there is as much again for what those say who come to their end now.
+        Beyond that the oldest records go, at once."""
         with self._condition:
-            self._closed = True
+            if not self._closed:
+                self._closed = True
+                self._most_bytes = self._memory_bytes = 2 * self._memory_bytes
             self._room.notify_all()
 
     def refuse(self, tell: Callable[[], object] = lambda: None) -> None:
@@ -179,8 +182,8 @@ class Intake:
         if threading.get_ident() == self._writer:  # it would wait for itself
             return kind is not Kind.STATUS
         deadline = monotonic() + _PATIENCE_S
-        while self._held_bytes + size > self._most_bytes and self._held_bytes and not self._closed:
-            if not self._blocks and (self._standing_still or monotonic() >= deadline):
+        while self._held_bytes + size > self._most_bytes and self._held_bytes:
+            if self._closed or (not self._blocks and (self._standing_still or monotonic() >= deadline)):
                 self._standing_still = True
                 if not self._drop():
                     break
@@ -252,7 +255,7 @@ class Intake:
         only."""
         with self._condition:
             self._urgent = False
-            if self._blocks:
+            if self._blocks and not self._closed:
                 self._most_bytes = 0
 
     def resume(self) -> None:

@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from edge_agent.outbox.memory import Memory
 from protocol.records import Declared, Gap, Progress, SourcePayload
 from protocol.wire.sections import pending_sized
@@ -205,6 +207,31 @@ def test_who_waits_for_room_need_not_wait_when_it_is_over(tmp_path: Path) -> Non
         bench.outbox.close()
         putting.join(5.0)
         assert not putting.is_alive()
+
+
+@pytest.mark.parametrize("when_full", ["drop-oldest", "block"])
+def test_when_it_is_over_nobody_waits_and_memory_stays_bounded(tmp_path: Path, disk: list[str], when_full: Any) -> None:
+    """What those say who come to their end has room yet; whoever goes on and on loses the oldest records, by name."""
+    options: dict[str, Any] = {"when_full": when_full, "memory_bytes": LEAST_MEMORY_BYTES, "flush_s": 0.1}
+    with Bench(tmp_path, batch_age_s=0.2, **options) as bench:
+        count = filled(bench)
+        disk += ["up/"]
+        bench.outbox.close()
+        bench.outbox.pause()
+        started = time.monotonic()
+        bench.put(*[begun(count + key) for key in range(count)])
+        assert bench.outbox.dropped == 0
+        bench.outbox.close()  # once more: that makes no more room
+        bench.put(*[begun(key) for key in range(3 * count)])
+        assert time.monotonic() - started < 1.0
+        assert bench.outbox.held_bytes <= 2 * LEAST_MEMORY_BYTES
+        disk.clear()
+        for _ in range(5):
+            bench.step(1.0)
+        (gap,) = [each for batch in bench.batches() for each in batch.records() if isinstance(each, Gap)]
+        assert gap.events == (0, bench.outbox.dropped - 1)
+        written = [number for batch in bench.events() for number in batch]
+        assert written == list(range(bench.outbox.dropped, 5 * count))
 
 
 def test_callers_that_wait_for_room_do_not_wake_each_other(tmp_path: Path) -> None:
