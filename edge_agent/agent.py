@@ -332,6 +332,7 @@ class Agent:
             "round_trip_s": stats.round_trip_s,
             "sent": stats.sent,
             "resent": stats.resent,
+            "duplicates": stats.duplicates,
             "reconnects": stats.reconnects,
             "congestion": stats.congestion,
         }
@@ -360,13 +361,14 @@ class Agent:
             "spool_most_bytes": self.settings.spool_bytes,
             "memory_bytes": self._outbox.held_bytes,
             "dropped": status.dropped,
+            "unreadable": sum([len(numbers) for numbers in self._spool.lost]),
             "replaced": status.replaced,
             "resent_batches": self._uplink.sending.resent,
             "renewals": self._renewal.count,
             "ignored": self._ignored,
             "duplicate_agent": self._uplink.duplicate,
             "trouble": str(self.failure or self._outbox.trouble or self._trouble),
-            **({"sends": {}, "receives": {}} if self.exchange is None else self.exchange.status()),
+            **({"sends": {}, "receives": {}, "in_vain": {}} if self.exchange is None else self.exchange.status()),
             "link": status.link,
             "at_ms": status.clock_ms,
         }

@@ -53,18 +53,31 @@ def status_text(status: dict[str, Any], *, as_json: bool) -> str:
             for name, send in status["sends"].items()
         ],
         *[f"  receives        {name}: {count} messages taken" for name, count in status["receives"].items()],
+        *_in_vain(status.get("in_vain")),
         f"  not captured    {status['replaced']} values were replaced by placeholders",
         f"  link            {link['state']}, round trip "
         + ("unknown" if round_trip is None else f"{1000 * round_trip:.0f} ms")
-        + f", {link['sent']} packets sent, {link['resent']} again, {link['reconnects']} reconnects",
+        + f", {link['sent']} packets sent, {link['resent']} again, {link.get('duplicates', 0)} received twice, "
+        f"{link['reconnects']} reconnects",
     ]
     troubles = [status["trouble"], *[send["trouble"] for send in status["sends"].values()]]
     lines += [f"  trouble         {trouble}" for trouble in troubles if trouble]
+    if status.get("unreadable"):
+        lines.append(f"  unreadable      {status['unreadable']} batches: the spool was damaged")
     if status.get("ignored"):
         lines.append(f"  ignored         {status['ignored']} messages that mean nothing came on its topics")
     if status["duplicate_agent"]:
         lines.append("  trouble         another agent uses the same name")
     return "\n".join(lines) + "\n"
+
+
+def _in_vain(came: dict[str, int] | None) -> list[str]:
+    """Messages of other agents that were not taken; older versions do not tell."""
+    if not came or not any(came.values()):
+        return []
+    return [
+        f"  came in vain    {came['duplicates']} messages twice, {came['early_dropped']} too early: these come again"
+    ]
 
 
 def _ago(seconds: float) -> str:

@@ -228,7 +228,7 @@ class Exchange:
     # How it is
 
     def status(self) -> dict[str, dict[str, Any]]:
-        """What has not been taken by others, and how far their streams have come here."""
+        """What has not been taken by others, how far their streams have come here, and what of them came in vain."""
         sends = {
             name: {
                 "not_taken": send.spool.count,
@@ -239,7 +239,9 @@ class Exchange:
             for name, send in self._sends.items()
         }
         receives = {f"{sender}/{stream}": self._position(sender, stream)[1] for sender, stream in self._receives}
-        return {"sends": sends, "receives": receives}
+        receiving = self._receiving
+        in_vain = {"duplicates": receiving.duplicates, "early_dropped": receiving.early_dropped}
+        return {"sends": sends, "receives": receives, "in_vain": in_vain}
 
     @property
     def waiting(self) -> bool:

@@ -50,12 +50,27 @@ def test_a_running_agent_and_one_that_has_ended(tmp_path: Path) -> None:
         "squares": {"not_taken": 0, "bytes": ended["sends"]["squares"]["bytes"], "given_up": 0, "trouble": ""}
     }
     assert ended["receives"] == {"car-7/numbers": 0}
+    assert ended["in_vain"] == {"duplicates": 0, "early_dropped": 0}
+    assert (ended["unreadable"], ended["link"]["duplicates"]) == (0, 0)
     text = status_text(running, as_json=False)
     assert text.startswith(f"agent hub, epoch 1: running, pid {running['pid']}\n")
     assert "  sends           squares: 0 messages not taken yet, 0 tuples given up\n" in text
     assert "  receives        car-7/numbers: 0 messages taken\n" in text
     assert "agent hub, epoch 1: not running\n" in status_text(ended, as_json=False)
     assert json.loads(status_text(ended, as_json=True)) == ended
+
+
+def test_batches_that_the_disk_has_lost_are_counted(tmp_path: Path) -> None:
+    for _ in range(2):
+        with Agent(settings(tmp_path)) as agent:
+            agent.close(0.0)
+        assert read_status(settings(tmp_path))["unreadable"] == 0
+    segment = min((tmp_path / "up").glob("*.v1"))
+    count = len(batches(tmp_path))
+    segment.write_bytes(bytes(segment.stat().st_size))
+    with Agent(settings(tmp_path)) as agent:
+        agent.close(0.0)
+    assert 0 < read_status(settings(tmp_path))["unreadable"] <= count
 
 
 def test_an_agent_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +107,14 @@ def shown(**changes: Any) -> list[str]:
         "trouble": "",
         "sends": {},
         "receives": {},
-        "link": {"state": "connected", "round_trip_s": 0.0123, "sent": 40, "resent": 2, "reconnects": 1},
+        "link": {
+            "state": "connected",
+            "round_trip_s": 0.0123,
+            "sent": 40,
+            "resent": 2,
+            "duplicates": 3,
+            "reconnects": 1,
+        },
         "at_ms": (time.time() - 1) * 1_000,
     }
     return status_text(status | changes, as_json=False).splitlines()
@@ -106,7 +128,7 @@ def test_what_people_read() -> None:
         "  batches         10 acknowledged since it started, 2 not yet, 4 sent again",
         "  dropped         5 records",
         "  not captured    1 values were replaced by placeholders",
-        "  link            connected, round trip 12 ms, 40 packets sent, 2 again, 1 reconnects",
+        "  link            connected, round trip 12 ms, 40 packets sent, 2 again, 3 received twice, 1 reconnects",
     ]
 
 
@@ -115,14 +137,21 @@ def test_trouble_is_said() -> None:
         trouble="the disk is full",
         duplicate_agent=True,
         ignored=1_601,
+        unreadable=12,
+        in_vain={"duplicates": 9, "early_dropped": 2},
         sends={"sums": {"not_taken": 7, "given_up": 30, "trouble": "the spool is full"}},
         link={"state": "waiting", "round_trip_s": None, "sent": 0, "resent": 0, "reconnects": 0},
     )
     assert "  sends           sums: 7 messages not taken yet, 30 tuples given up" in lines
-    assert "  link            waiting, round trip unknown, 0 packets sent, 0 again, 0 reconnects" in lines
-    assert lines[-4:] == [
+    assert (
+        "  link            waiting, round trip unknown, 0 packets sent, 0 again, 0 received twice, 0 reconnects"
+        in lines
+    )
+    assert "  came in vain    9 messages twice, 2 too early: these come again" in lines
+    assert lines[-5:] == [
         "  trouble         the disk is full",
         "  trouble         the spool is full",
+        "  unreadable      12 batches: the spool was damaged",
         "  ignored         1601 messages that mean nothing came on its topics",
         "  trouble         another agent uses the same name",
     ]

@@ -16,6 +16,7 @@ from edge_agent import agent as agent_module
 from edge_agent import exchange, siblings
 from edge_agent.agent import Agent
 from edge_agent.config import Settings
+from edge_agent.exchange.receiving import MOST_EARLY
 from edge_agent.plan_run import PlanRun
 from edge_agent.stream import Plan
 from edge_agent.transport import Client, Message
@@ -143,6 +144,15 @@ def test_what_nobody_has_taken_is_left_and_told(tmp_path: Path) -> None:
     sends = agent.status()["sends"]["passed on"]
     assert (sends["not_taken"], sends["given_up"], sends["trouble"]) == (1, 0, "")
     assert left == agent.status()["unacknowledged"] + 1
+
+
+def test_what_comes_in_vain_is_counted(tmp_path: Path) -> None:
+    with agent_with(tmp_path, squares()) as agent:
+        assert agent.exchange is not None
+        for seq in (0, 0, *range(2, 2 + MOST_EARLY), 100):
+            agent.exchange._crossed(last_crossing(seq), seq == 0, monotonic())
+        assert agent.status()["in_vain"] == {"duplicates": 1, "early_dropped": 1}
+        agent.close(0.0)
 
 
 def hears(agent: Agent, answer: Answer) -> None:
