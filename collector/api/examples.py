@@ -149,6 +149,7 @@ _AGENT = {
         "round_trip_s": 0.006,
         "sent": 6,
         "resent": 0,
+        "duplicates": 0,
         "reconnects": 0,
         "congestion": 0,
     },
