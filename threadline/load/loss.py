@@ -24,6 +24,8 @@ from threadline.load.fleet import DeviceEnd
 from threadline.load.profiles import RESULTS, Said
 from threadline.load.worker import total
 
+LOG, GRAPH = "log", "graph"
+"""Where it is looked for losses."""
 Start = tuple[str, int]
 """Of an agent: its name and nonce."""
 _NO_KEY = -1
@@ -152,7 +154,7 @@ def lost_before_log(ends: Sequence[DeviceEnd], held: dict[Start, Held]) -> Itera
             said, found = getattr(end.said, what), getattr(of_log.said, what)
             if said != found:
                 gaps = tuple(of_log.gaps)
-                yield Loss(end.agent, "log", what, said, found, gaps, end.left, end.unwritten, end.dropped)
+                yield Loss(end.agent, LOG, what, said, found, gaps, end.left, end.unwritten, end.dropped)
         for text in of_log.disorder:
             yield Loss(end.agent, "log in order", "records", 1, 0, (text,))
 
@@ -170,7 +172,7 @@ def lost_before_graph(ends: Sequence[DeviceEnd], store: str) -> Iterator[Loss]:
             ("ends of tasks", end.said.tasks, ended),
         ):
             if said != held:
-                yield Loss(end.agent, "graph", what, said, held, (), end.left, end.unwritten, end.dropped)
+                yield Loss(end.agent, GRAPH, what, said, held, (), end.left, end.unwritten, end.dropped)
 
 
 def held_by_store(reader: StoreReader, ends: Sequence[DeviceEnd]) -> dict[Start, tuple[int, int, int, int]]:

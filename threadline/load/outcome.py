@@ -11,7 +11,7 @@ from typing import Any
 from threadline.load.chain import Chain
 from threadline.load.fleet import DeviceEnd
 from threadline.load.histogram import Histogram
-from threadline.load.loss import Loss
+from threadline.load.loss import LOG, Loss
 from threadline.load.profiles import Profile, Said
 from threadline.load.questions import Asked
 from threadline.load.steps import CLOSE, Bottleneck, Step
@@ -145,16 +145,20 @@ class Outcome:
 
     @property
     def unsought(self) -> int:
-        """Those of them that nobody has looked for."""
-        return 0 if self.checked else self.dropped
+        """Those of them that nobody has looked for: only the log has every kind of record."""
+        return 0 if LOG in self.checked else self.dropped
+
+    @property
+    def is_everything_there(self) -> bool:
+        """Nothing that was said is missing, as far as anybody has looked."""
+        return not (self.losses or self.left or self.unwritten or self.unsought)
 
     @property
     def is_whole(self) -> bool:
         """All devices were there, everybody could do their work, and nothing is lost."""
         were_there = self.failure is None and not self.gone and self.connected == self.options.devices
         were_answered = self.asked is None or self.asked.was_answered or self.was_stopped
-        is_gone = bool(self.losses or self.unwritten or self.unsought)
-        return were_there and were_answered and not is_gone and not self.left
+        return were_there and were_answered and self.is_everything_there
 
 
 def _merged(parts: Iterator[Histogram]) -> Histogram:

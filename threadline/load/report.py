@@ -22,6 +22,7 @@ from threadline.load.summary import (
     rates,
     too_little,
     unwritten,
+    what_is_there,
 )
 from threadline.load.watch import Sample
 
@@ -90,8 +91,8 @@ def _verdict(outcome: Outcome) -> Iterable[str]:
         yield "<p>Losses were not looked for: all figures are of what was measured until then.</p>"
     elif not outcome.checked:
         yield "<p>Losses were not looked for: there is neither a log nor a store to look into.</p>"
-    elif not outcome.losses and not outcome.left and not outcome.unwritten:
-        yield f"<p>Nothing was lost: all that was said is in the {' and in the '.join(outcome.checked)}.</p>"
+    elif outcome.is_everything_there:
+        yield f"<p>Nothing was lost: {what_is_there(outcome)}.</p>"
     if outcome.lost:
         yield '<p class="lost">Lost:</p>'
         yield from _list(outcome.lost)

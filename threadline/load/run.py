@@ -22,7 +22,7 @@ from threadline.load.breakdown import Breakdown
 from threadline.load.chain import SPARK, Chain, Stopped
 from threadline.load.fleet import DeviceEnd, Fleet
 from threadline.load.latency import Arrivals
-from threadline.load.loss import Loss, held_by_log, log_ends, lost_before_graph, lost_before_log, unreadable
+from threadline.load.loss import GRAPH, LOG, Loss, held_by_log, log_ends, lost_before_graph, lost_before_log, unreadable
 from threadline.load.outcome import LoadOptions, Outcome
 from threadline.load.questions import NoApi, Users, check_api
 from threadline.load.quiet import distance, is_quiet
@@ -294,13 +294,13 @@ class _Run:
         outcome.ends = fleet.stop(self._options.drain_s + _DRAIN_OF_EACH_S * self._options.devices, watch.check)
         if chain.log is not None:
             outcome.losses += self._lost_before_log(outcome.ends, chain.log, log_begins)
-            outcome.checked += ("log",)
+            outcome.checked += (LOG,)
         if chain.store is not None:
             self._phase("waiting until everything is in the graph")
             missing = {loss.agent for loss in outcome.losses}
             whole = [end for end in outcome.ends if end.agent not in missing]
             outcome.losses += self._lost_before_graph(whole, chain.store, watch)
-            outcome.checked += ("graph",)
+            outcome.checked += (GRAPH,)
         outcome.drained_s = time.monotonic() - begun
         self._sleep(1.2 * EVERY_S, watch, although_stopped=True)  # so that the last look has seen it all
 
@@ -311,7 +311,7 @@ class _Run:
         try:
             return list(lost_before_log(ends, held_by_log(log, begins, [(end.agent, end.nonce) for end in ends])))
         except (LogError, OSError) as error:
-            return [unreadable("log", ends, error)]
+            return [unreadable(LOG, ends, error)]
 
     def _lost_before_graph(self, ends: list[DeviceEnd], store: str, watch: Watch) -> list[Loss]:
         found: list[Loss] = []
@@ -321,7 +321,7 @@ class _Run:
             try:
                 found = list(lost_before_graph(ends, store))
             except StoreError as error:
-                found = [unreadable("graph", ends, error)]
+                found = [unreadable(GRAPH, ends, error)]
             return not found
 
         def missing() -> float:

@@ -10,6 +10,7 @@ from os import cpu_count
 from typing import Any
 
 from threadline.load.flows import BATCHES, PUBLISHES, logged, stored
+from threadline.load.loss import LOG
 from threadline.load.outcome import Outcome
 from threadline.load.steps import Step
 from threadline.load.watch import Sample
@@ -144,8 +145,14 @@ def _loss_lines(outcome: Outcome) -> Iterator[str]:
         yield from (f"          {loss}" for loss in outcome.delayed[:_MOST_LOSSES])
     if not outcome.checked:
         yield "loss      not looked for: there is neither --log nor --store to look into"
-    elif not outcome.losses and not outcome.left and not outcome.unwritten:
-        yield f"loss      none: everything that was said is in the {' and in the '.join(outcome.checked)}"
+    elif outcome.is_everything_there:
+        yield f"loss      none: {what_is_there(outcome)}"
+
+
+def what_is_there(outcome: Outcome) -> str:
+    """What was compared, if nothing is missing: the graph alone does not tell of readings and workflows."""
+    compared = "everything that was said is" if LOG in outcome.checked else "all results and tasks are"
+    return f"{compared} in the {' and in the '.join(outcome.checked)}"
 
 
 def left(outcome: Outcome) -> str:

@@ -187,6 +187,32 @@ def test_what_was_given_up_is_lost_unless_somebody_has_looked_for_it() -> None:
     assert not made.is_whole
 
 
+def test_a_graph_alone_does_not_excuse_what_was_given_up() -> None:
+    """A workflow's begin and its end, say: no store is asked for them."""
+    made = outcome()
+    made.ends, made.checked = [DeviceEnd("load-0", 1, Said(events=2), 0, dropped=2)], ("graph",)
+    told = "2 records were given up: the devices had no room for them"
+    assert list(lines(made))[-1] == f"LOST      {told}"
+    assert f"Lost: {told}" in page(made)
+    assert "Nothing was lost" not in page(made)
+    assert not made.is_whole
+
+
+@pytest.mark.parametrize(
+    ("checked", "words"),
+    [
+        (("log",), "everything that was said is in the log"),
+        (("log", "graph"), "everything that was said is in the log and in the graph"),
+        (("graph",), "all results and tasks are in the graph"),
+    ],
+)
+def test_if_nothing_is_lost_it_is_told_what_was_compared(checked: tuple[str, ...], words: str) -> None:
+    made = outcome()
+    made.checked = checked
+    assert list(lines(made))[-1] == f"loss      none: {words}"
+    assert f"<p>Nothing was lost: {words}.</p>" in page(made)
+
+
 def test_what_broke_down_is_told_with_what_was_measured() -> None:
     made = outcome()
     made.failure, made.ends, made.checked = "translator died at 11 s: killed by <SIGKILL>", [], ()
