@@ -174,7 +174,7 @@ def spark(
         int, typer.Option(help="ank-n: how much later than others tuples may come, in ms.", min=0)
     ] = 10_000,
     partitions: Annotated[int, typer.Option(help="Tasks that work at the same time.", min=1, max=1024)] = 2,
-    trigger: Annotated[str, typer.Option(help="The least time between two micro-batches, such as 1s or 200ms.")] = "1s",
+    trigger: Annotated[str, typer.Option(help="The least time between two micro-batches: 1s, 200ms, 1m.")] = "1s",
     max_rows: Annotated[int, typer.Option(help="Rows of the log in a micro-batch at most.", min=1)] = 20_000,
     max_bytes: Annotated[int, typer.Option(help="Bytes of the log in a micro-batch at most.", min=1)] = 64 << 20,
     driver_memory: Annotated[str, typer.Option(help="Memory of Spark's JVM, such as 1g.")] = "1g",
@@ -195,7 +195,8 @@ def spark(
 ) -> None:
     """Run the Spark job: from the log to the live forward-provenance graph in the store."""
     try:
-        from threadline.spark import SparkOptions, SparkUnusable, parse_duration_s, run
+        from threadline.durations import parse_duration_s
+        from threadline.spark import SparkOptions, SparkUnusable, run
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("pyspark", "pyarrow", "numpy"):
             raise

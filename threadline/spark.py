@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -208,11 +207,3 @@ def _job_options(options: SparkOptions, placement: Placement, settings: Settings
         once=options.once,
         metrics=options.metrics,
     )
-
-
-def parse_duration_s(text: str) -> float:
-    """`1s` or `200ms` in seconds. ValueError says what is wrong."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s)", text.strip())
-    if match is None:
-        raise ValueError(f"{text!r} is no time such as 1s or 200ms")
-    return float(match[1]) / (1000 if match[2] == "ms" else 1)

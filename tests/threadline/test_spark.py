@@ -17,7 +17,7 @@ from protocol.graph import GraphBatch
 from spark_jobs.checkpoint import opened
 from threadline import spark
 from threadline.cli import app
-from threadline.spark import PatientWriter, parse_duration_s
+from threadline.spark import PatientWriter, SparkOptions
 
 
 def run(*arguments: str) -> Result:
@@ -69,7 +69,7 @@ def test_a_server_without_spark_says_what_to_install(options: list[str], monkeyp
     ("option", "value", "words"),
     [
         ("--algorithm", "ank-7", "neither ank-1 nor ank-n"),
-        ("--trigger", "soon", "'soon' is no time such as 1s or 200ms"),
+        ("--trigger", "soon", "'soon' is no time such as 200ms, 90s, 10m or 2h"),
         ("--store", "mysql://x", "there is no store of kind 'mysql'"),
         ("--metrics", "nowhere", "--metrics"),
     ],
@@ -110,9 +110,14 @@ def test_a_checkpoint_of_other_settings_is_told_before_spark_starts(tmp_path: Pa
     refused(run(*options, "--algorithm", "ank-n"), "made with --algorithm ank-1, not ank-n")
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("1s", 1.0), ("200ms", 0.2), ("1.5s", 1.5), ("0ms", 0.0)])
-def test_durations(text: str, seconds: float) -> None:
-    assert parse_duration_s(text) == seconds
+@pytest.mark.parametrize(("text", "seconds"), [("1s", 1.0), ("200ms", 0.2), ("1m", 60.0), ("5", 5.0)])
+def test_a_trigger_is_a_time_as_elsewhere(
+    options: list[str], monkeypatch: pytest.MonkeyPatch, text: str, seconds: float
+) -> None:
+    wanted: list[SparkOptions] = []
+    monkeypatch.setattr(spark, "run", wanted.append)
+    assert run(*options, "--trigger", text).exit_code == 0
+    assert [each.trigger_s for each in wanted] == [seconds]
 
 
 class FullStore:

@@ -327,7 +327,7 @@ def test_a_gateway_that_is_not_there_is_named() -> None:
         (["--rate", "inf"], "--rate"),
         (["--rate", "nan"], "--rate"),
         (["--rate", "1e300"], "--rate"),
-        (["--duration", "10x"], "--duration '10x' is no time such as 90s, 10m or 2h"),
+        (["--duration", "10x"], "--duration '10x' is no time such as 200ms, 90s, 10m or 2h"),
         (["--duration", "0"], "--duration 0 is not between 0.1 s and 604800 s"),
         (["--drain", "inf"], "--drain 'inf' is no time"),
         (["--connect", "0.5s"], "--connect 0.5s is not between 1 s"),
