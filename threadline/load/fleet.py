@@ -17,8 +17,7 @@ from typing import IO, Any, Self
 
 from threadline.load.breakdown import Breakdown
 from threadline.load.histogram import Histogram
-from threadline.load.profiles import Profile, Said
-from threadline.load.worker import total
+from threadline.load.profiles import Profile, Said, total
 
 _LOOK_S = 0.1
 _END_S = 10.0  # beyond what the agents have for their goodbye

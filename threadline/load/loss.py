@@ -21,8 +21,7 @@ from protocol.row import Row
 from protocol.wire.columns import Reader
 from protocol.wire.sections import Kind, decode_section
 from threadline.load.fleet import DeviceEnd
-from threadline.load.profiles import RESULTS, Said
-from threadline.load.worker import total
+from threadline.load.profiles import RESULTS, Said, total
 
 LOG, GRAPH = "log", "graph"
 """Where it is looked for losses."""

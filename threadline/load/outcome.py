@@ -12,11 +12,10 @@ from threadline.load.chain import Chain
 from threadline.load.fleet import DeviceEnd
 from threadline.load.histogram import Histogram
 from threadline.load.loss import LOG, Loss
-from threadline.load.profiles import Profile, Said
+from threadline.load.profiles import Profile, Said, total
 from threadline.load.questions import Asked
 from threadline.load.steps import CLOSE, Bottleneck, Step
 from threadline.load.watch import Sample
-from threadline.load.worker import total
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ Each is a stream of a declared plan or a captured workflow, so the cloud does wi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
 from time import perf_counter_ns, time_ns
@@ -42,6 +42,18 @@ class Said:
     tasks: int = 0
     events: int = 0
     """Captured ones: begins and ends of workflows and tasks."""
+
+
+def total(said: Iterable[Said]) -> Said:
+    """What several have said."""
+    found = Said()
+    for each in said:
+        found.results += each.results
+        found.origins += each.origins
+        found.readings += each.readings
+        found.tasks += each.tasks
+        found.events += each.events
+    return found
 
 
 class Device(Protocol):

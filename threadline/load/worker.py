@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,7 +26,7 @@ from edge_agent.agent import Agent
 from edge_agent.config import Settings
 from threadline.load.histogram import Histogram
 from threadline.load.pace import Pace
-from threadline.load.profiles import Device, Said, profile_named
+from threadline.load.profiles import Device, profile_named, total
 
 _REPORT_S = 1.0
 _LOOK_S = 0.2
@@ -165,18 +164,6 @@ class Crew:
     def _write(self, news: dict[str, Any]) -> None:
         self._out.write(json.dumps(news) + "\n")
         self._out.flush()
-
-
-def total(said: Iterable[Said]) -> Said:
-    """What several have said."""
-    found = Said()
-    for each in said:
-        found.results += each.results
-        found.origins += each.origins
-        found.readings += each.readings
-        found.tasks += each.tasks
-        found.events += each.events
-    return found
 
 
 def main() -> None:
