@@ -27,9 +27,9 @@ from bench._goals import Report, parse_arguments
 from bench._load_chain import LIGHT_EVERY_S, QUERY_DEVICES, growths, load
 from bench._load_devices import Captured, capture
 from threadline.load.chain import Chain, started
+from threadline.load.figures import at_work, components, rates
 from threadline.load.outcome import Outcome
 from threadline.load.steps import LEAST_ACHIEVED
-from threadline.load.summary import at_work, components, rates
 
 DEVICES = (8, 16, 32, 64)
 MOST_OVER_8 = 1.5

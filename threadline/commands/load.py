@@ -118,13 +118,14 @@ def load(
     from threadline.load.breakdown import Breakdown
     from threadline.load.chain import Stopped
     from threadline.load.display import Display
+    from threadline.load.document import document
     from threadline.load.fleet import usual_processes
     from threadline.load.outcome import LoadOptions
     from threadline.load.profiles import profile_named
     from threadline.load.questions import MISSING, is_installed
     from threadline.load.report import page
     from threadline.load.run import CannotLoad, run
-    from threadline.load.summary import document, lines
+    from threadline.load.summary import lines
 
     settings: dict[str, Any] = {"spool_bytes": spool_bytes, "when_full": when_full, "qos": qos}
     try:

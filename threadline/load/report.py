@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 
 from threadline.load.chain import GATEWAY, TRANSLATOR
+from threadline.load.figures import components, has_too_little_to_say, is_short, rates
 from threadline.load.flows import BATCHES, PUBLISHES, logged, stored
 from threadline.load.loss import Loss
 from threadline.load.outcome import Outcome
@@ -13,13 +14,9 @@ from threadline.load.plots import Points, plot
 from threadline.load.summary import (
     COLD,
     asked_for,
-    components,
     given_up,
-    has_too_little_to_say,
     highest,
-    is_short,
     left,
-    rates,
     too_little,
     unwritten,
     what_is_there,

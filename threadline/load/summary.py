@@ -1,23 +1,18 @@
-"""What came of a run: in lines for people, and as JSON for programs."""
+"""What came of a run, in lines for people."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator
 from importlib.metadata import version
 from os import cpu_count
-from typing import Any
 
-from threadline.load.flows import BATCHES, PUBLISHES, logged, stored
+from threadline.load.figures import components, has_too_little_to_say, is_short, rates
 from threadline.load.loss import LOG
 from threadline.load.outcome import Outcome
 from threadline.load.steps import Step
-from threadline.load.watch import Sample
 
 _MOST_LOSSES = 20
-_LEAST_LOOKS = 4  # for a rate: a component may have written nothing between two of them
-_LEAST_SAID = 0.95
 COLD = "Spark had not got going when the devices began to speak: its first micro-batches are among the figures"
 
 
@@ -95,22 +90,8 @@ def _said_lines(outcome: Outcome) -> Iterator[str]:
         yield f"COLD      {COLD}"
 
 
-def is_short(outcome: Outcome) -> bool:
-    """Whether the devices said less than they should; one step of each process may be a matter of luck."""
-    options = outcome.options
-    if options.find_max or outcome.failure is not None:
-        return False
-    wanted = options.rate * outcome.at_work_s
-    return outcome.units < min(_LEAST_SAID * wanted, wanted - options.profile.per_step * options.processes)
-
-
-def has_too_little_to_say(outcome: Outcome) -> bool:
-    """Whether nothing was said because nobody's turn had come."""
-    return bool(outcome.at_work_s) and not outcome.units and outcome.failure is None and not is_short(outcome)
-
-
 def too_little(outcome: Outcome) -> str:
-    """What to do about that."""
+    """What to do if nobody's turn had come."""
     profile = outcome.options.profile
     return (
         f"{outcome.options.rate:g} {profile.unit}/s in {outcome.at_work_s:.0f} s are too few to say anything, as a"
@@ -182,50 +163,6 @@ def _times(figures: dict[str, float | None], unit: str) -> str:
     return ", ".join(f"{name} {value:,.1f} {unit}" for name, value in figures.items() if name != "count" and value)
 
 
-def at_work(outcome: Outcome) -> list[Sample]:
-    """The looks while the devices spoke."""
-    return [each for each in outcome.samples if outcome.from_s < each.at_s <= outcome.to_s]
-
-
-def rates(outcome: Outcome) -> dict[str, float]:
-    """Of the components, while the devices spoke, from the moment on when something came to them; without those that
-    were not seen often enough."""
-    found: dict[str, float] = {}
-    samples, profile = at_work(outcome), outcome.options.profile
-    for flow in (PUBLISHES, BATCHES, logged(profile), stored(profile)):
-        told = [(each.at_s, value) for each in samples if (value := flow.count(each)) is not None]
-        still = [place for place, (_, value) in enumerate(told) if value == told[0][1]]
-        told = told[max(still, default=0) :]
-        if len(told) >= _LEAST_LOOKS:
-            (first_s, first), (last_s, last) = told[0], told[-1]
-            found[f"{flow.component} {flow.what}"] = (last - first) / (last_s - first_s)
-    return found
-
-
-def components(outcome: Outcome) -> dict[str, dict[str, Any]]:
-    """What each has cost: cores while the devices spoke, CPU until all had arrived, the most memory."""
-    spoke, units = at_work(outcome), outcome.units
-    found: dict[str, dict[str, Any]] = {}
-    for name in outcome.samples[-1].cores if outcome.samples else ():
-        cpu_s = _cpu_s(outcome.measured, outcome.from_s, name)
-        found[name] = {
-            "cores": sum(each.cores[name] for each in spoke) / len(spoke) if spoke else 0.0,
-            "cpu_s": cpu_s,
-            "core_us_per_unit": 1e6 * cpu_s / units if units else None,
-            "memory_bytes": max(each.component_bytes[name] for each in outcome.samples),
-            "rss_bytes": max(each.rss_bytes[name] for each in outcome.samples),
-        }
-    return found
-
-
-def _cpu_s(samples: Sequence[Sample], from_s: float, name: str) -> float:
-    found, last_s = 0.0, from_s
-    for each in samples:
-        found += each.cores[name] * (each.at_s - last_s)
-        last_s = each.at_s
-    return found
-
-
 def asked_for(outcome: Outcome) -> dict[str, str]:
     """What was run, where and when, for people."""
     options, profile = outcome.options, outcome.options.profile
@@ -243,72 +180,4 @@ def asked_for(outcome: Outcome) -> dict[str, str]:
         "begun": f"{outcome.begun:%Y-%m-%d %H:%M:%S} UTC",
         "version": f"threadline {version('threadline')}, Python {platform.python_version()}",
         "machine": f"{cpu_count()} cores, {platform.platform()}",
-    }
-
-
-def document(outcome: Outcome) -> dict[str, Any]:
-    """All of it, for programs."""
-    options = outcome.options
-    return {
-        "profile": options.profile.name,
-        "unit": options.profile.unit,
-        "devices": options.devices,
-        "processes": options.processes,
-        "rate": options.rate,
-        "duration_s": None if options.find_max else options.duration_s,
-        "step_s": options.step_s if options.find_max else None,
-        "begun": outcome.begun.isoformat(),
-        "version": version("threadline"),
-        "machine": {"cores": cpu_count(), "python": platform.python_version(), "system": platform.platform()},
-        "connected": outcome.connected,
-        "connect_s": outcome.connect_s,
-        "at_work_s": outcome.at_work_s,
-        "drained_s": outcome.drained_s,
-        "was_stopped": outcome.was_stopped,
-        "was_cold": outcome.was_cold,
-        "failure": outcome.failure,
-        "gone": list(outcome.gone.values()),
-        "said_with_warm_up": asdict(outcome.said_in_all),
-        "units": outcome.units,
-        "missed": outcome.missed,
-        "caller_us": outcome.caller_us.figures(),
-        "to_graph_ms": outcome.late_ms.figures(),
-        "rates_per_s": rates(outcome),
-        "components": components(outcome),
-        "steps": [{**asdict(step), "is_sustained": step.is_sustained} for step in outcome.steps],
-        "highest": outcome.highest.achieved if outcome.highest else None,
-        "highest_asked_for": outcome.highest.rate if outcome.highest else None,
-        "search_finished": outcome.is_search_finished if options.find_max else None,
-        "bottleneck": asdict(outcome.bottleneck) if outcome.bottleneck else None,
-        "asked": asdict(outcome.asked) if outcome.asked else None,
-        "checked": list(outcome.checked),
-        "left": outcome.left,
-        "unwritten": outcome.unwritten,
-        "dropped": outcome.dropped,
-        "losses": [{**asdict(each), "may_arrive": each.may_arrive} for each in outcome.losses],
-        "samples": [_sample(each) for each in outcome.samples],
-    }
-
-
-def _sample(sample: Sample) -> dict[str, Any]:
-    return {
-        "at_s": sample.at_s,
-        "rate": sample.rate,
-        "said": sample.said,
-        "told": sample.told,
-        "connected": sample.connected,
-        "acknowledged": sample.acknowledged,
-        "unacknowledged": sample.unacknowledged,
-        "dropped": sample.dropped,
-        "memory_bytes": sample.memory_bytes,
-        "resent": sample.resent,
-        "missed": sample.missed,
-        "seen": sample.seen,
-        "metrics": sample.metrics,
-        "cores": sample.cores,
-        "component_bytes": sample.component_bytes,
-        "rss_bytes": sample.rss_bytes,
-        "machine_cores": sample.machine_cores,
-        "caller_us": sample.caller_us.figures(),
-        "late_ms": sample.late_ms.figures(),
     }

@@ -8,41 +8,21 @@ from dataclasses import replace
 from datetime import datetime
 from html.parser import HTMLParser
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from tests.threadline.load.outcomes import asked_for_at, outcome, workflow
 from tests.threadline.load.samples import sample
+from threadline.load.document import document
 from threadline.load.fleet import DeviceEnd
 from threadline.load.histogram import Histogram
 from threadline.load.loss import Loss
-from threadline.load.outcome import LoadOptions, Outcome
+from threadline.load.outcome import Outcome
 from threadline.load.plots import plot
 from threadline.load.profiles import Said, profile_named
-from threadline.load.questions import Asked, Question
 from threadline.load.report import _rate, page, plots
-from threadline.load.steps import bottleneck, judge
-from threadline.load.summary import components, document, lines, rates
-
-
-def outcome() -> Outcome:
-    samples = [sample(at_s, unacknowledged=3 * at_s, missed=70 * at_s) for at_s in range(1, 31)]
-    step = judge(samples, 100.0, 0.0, 30.0, with_spark=True)
-    assert step is not None
-    return Outcome(
-        LoadOptions(profile_named("light"), devices=2, rate=100.0, duration_s=30.0, processes=1),
-        connected=2,
-        from_s=10.0,
-        to_s=25.0,
-        samples=samples,
-        steps=[step],
-        bottleneck=bottleneck(step, 2),
-        ends=[DeviceEnd("load-0", 1, Said(readings=3_000, results=3_000, origins=3_000), 0)],
-        checked=("log", "graph"),
-        asked=Asked(3, [Question("sinks", 90, 1, 4.5, 6.0, 40.0, 70.0, 90.0)]),
-    )
+from threadline.load.summary import lines
 
 
 def test_a_line_goes_from_corner_to_corner() -> None:
@@ -115,14 +95,6 @@ def test_what_is_lost_is_told_everywhere() -> None:
     assert not made.is_whole
 
 
-def test_only_what_was_measured_counts() -> None:
-    made = outcome()
-    assert made.units == 2_000
-    assert made.caller_us.count == 2 * 20
-    assert components(made)["spark"]["cpu_s"] == pytest.approx(0.4 * 20)
-    assert components(made)["spark"]["core_us_per_unit"] == pytest.approx(0.4 * 20 / 2_000 * 1e6)
-
-
 def test_what_the_devices_were_too_slow_for_is_told_beside_the_time_of_the_caller() -> None:
     """The time of the caller alone would look good if one device kept all the others of its process waiting."""
     made = outcome()
@@ -148,16 +120,6 @@ def test_batches_that_are_left_are_not_lost_but_have_not_arrived() -> None:
     assert f"Not arrived, {told}" in page(made)
     assert loss in page(made)
     assert document(made)["losses"][0]["may_arrive"] is True
-
-
-def test_what_is_left_is_told_without_a_log_to_look_into() -> None:
-    made = outcome()
-    made.ends, made.checked = [DeviceEnd("load-0", 1, Said(), 4)], ()
-    made.options = replace(made.options, folder=Path("kept"))
-    assert list(lines(made))[-2:] == [
-        "NOT ARRIVED, still with the devices: 4 batches; a longer --drain waits for them, their spools are in kept",
-        "loss      not looked for: there is neither --log nor --store to look into",
-    ]
 
 
 def test_what_could_not_be_written_is_lost() -> None:
@@ -235,20 +197,7 @@ def test_a_run_without_a_look_can_be_told() -> None:
     assert document(made)["units"] == 0
 
 
-def test_a_fleet_that_was_not_whole_said_nothing() -> None:
-    made = Outcome(outcome().options, connected=1)
-    assert "said      nothing was measured: not all devices were connected, which may need a longer --connect" in list(
-        lines(made)
-    )
-
-
 # What was asked for
-
-
-def asked_for_at(rate: float, **changed: Any) -> Outcome:
-    made = outcome()
-    made.options = replace(made.options, rate=rate, **changed)
-    return made
 
 
 def test_a_rate_that_was_not_reached_is_told() -> None:
@@ -288,13 +237,6 @@ def test_page_and_document_say_what_was_run() -> None:
     assert datetime.fromisoformat(told["begun"]) == made.begun
 
 
-def test_what_was_said_with_the_warm_up_is_named_so() -> None:
-    told = document(outcome())
-    assert told["units"] == 2_000
-    assert told["said_with_warm_up"]["readings"] == 3_000
-    assert "said" not in told
-
-
 def test_a_cost_is_of_one_unit() -> None:
     assert "CPU us per reading<" in page(outcome())
     assert any(line.endswith("us of CPU per reading,     1.0 MB") for line in lines(outcome()))
@@ -322,43 +264,12 @@ def test_the_highest_rate_is_what_was_said(is_held: bool, is_finished: bool, wor
 # On the way
 
 
-def test_a_rate_needs_some_looks() -> None:
-    made = outcome()
-    assert rates(made)["translator batches"] == pytest.approx(10)
-    made.to_s = 13.5
-    assert rates(made) == {}
-
-
-def test_a_rate_begins_when_something_comes() -> None:
-    """Spark is seconds behind: in a short run it would seem too slow."""
-    made = outcome()
-    for each in made.samples:
-        each.metrics["spark"]["edges"] = max(0, 100 * (each.at_s - 18))
-    assert rates(made)["spark edges"] == pytest.approx(100)
-
-
-def workflow() -> Outcome:
-    made = asked_for_at(100.0, profile=profile_named("workflow"))
-    for each in made.samples:
-        each.seen = int(70 * each.at_s)
-        each.metrics["translator"] |= {"origins": 0, "records": 200 * each.at_s}
-    return made
-
-
-def test_what_is_logged_and_stored_is_told_in_the_unit_of_the_profile() -> None:
-    found = rates(workflow())
-    assert found["translator records"] == pytest.approx(200)
-    assert found["spark tasks"] == pytest.approx(70)
-    assert not {"translator origins", "spark edges"} & found.keys()
+def test_what_is_logged_and_stored_is_drawn_in_the_unit_of_the_profile() -> None:
     text = page(workflow())
     assert all(f"<title>{name}</title>" in text for name in ("tasks said", "records logged", "tasks stored"))
-
-
-def test_without_a_store_nobody_knows_how_many_tasks_are_in_it() -> None:
     made = workflow()
     for each in made.samples:
         each.seen = None
-    assert "spark tasks" not in rates(made)
     assert "tasks stored" not in page(made)
 
 

@@ -18,6 +18,7 @@ from tests.threadline.load.samples import sample
 from threadline.load import run as runs
 from threadline.load.breakdown import Breakdown
 from threadline.load.chain import SPARK, Chain, Stopped
+from threadline.load.document import document
 from threadline.load.fleet import DeviceEnd
 from threadline.load.loss import Loss
 from threadline.load.outcome import LoadOptions, Outcome
@@ -25,7 +26,7 @@ from threadline.load.profiles import Said, profile_named
 from threadline.load.questions import Asked
 from threadline.load.report import page
 from threadline.load.run import CannotLoad, Listener, run
-from threadline.load.summary import document, lines
+from threadline.load.summary import lines
 from threadline.load.watch import Sample
 
 ENDS = [DeviceEnd("load-0", 1, Said(results=30, origins=30, readings=30), 0)]
