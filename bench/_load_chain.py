@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from threadline.load.chain import Chain
 from threadline.load.fleet import usual_processes
+from threadline.load.listener import Listener
 from threadline.load.outcome import LoadOptions, Outcome
 from threadline.load.profiles import profile_named
-from threadline.load.run import Listener, run
+from threadline.load.run import run
 from threadline.load.steps import Step
 from threadline.load.summary import lines, step_line
 from threadline.load.watch import SELF, Sample

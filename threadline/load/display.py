@@ -7,8 +7,8 @@ from contextlib import suppress
 from rich.console import Console
 from rich.status import Status
 
+from threadline.load.listener import Listener
 from threadline.load.outcome import LoadOptions
-from threadline.load.run import Listener
 from threadline.load.steps import Step
 from threadline.load.summary import step_line
 from threadline.load.watch import Sample

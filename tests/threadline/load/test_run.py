@@ -15,17 +15,19 @@ import pytest
 
 from collector.log import LogDamaged, SegmentRemoved
 from tests.threadline.load.samples import sample
+from threadline.load import patience, search, warm_up
 from threadline.load import run as runs
 from threadline.load.breakdown import Breakdown
 from threadline.load.chain import SPARK, Chain, Stopped
 from threadline.load.document import document
 from threadline.load.fleet import DeviceEnd
+from threadline.load.listener import Listener
 from threadline.load.loss import Loss
 from threadline.load.outcome import LoadOptions, Outcome
 from threadline.load.profiles import Said, profile_named
 from threadline.load.questions import Asked
 from threadline.load.report import page
-from threadline.load.run import CannotLoad, Listener, run
+from threadline.load.run import CannotLoad, run
 from threadline.load.summary import lines
 from threadline.load.watch import Sample
 
@@ -104,7 +106,8 @@ def scripted(
     monkeypatch.setattr(runs, "Fleet", Fleet)
     monkeypatch.setattr(runs, "Watch", Watch)
     clock = SimpleNamespace(monotonic=lambda: world.now, sleep=world.sleep, time_ns=lambda: int(world.now * 1e9))
-    monkeypatch.setattr(runs, "time", clock)
+    for module in (runs, patience, warm_up):
+        monkeypatch.setattr(module, "time", clock)
     return world
 
 
@@ -379,7 +382,7 @@ def test_a_rate_that_fails_though_cores_are_idle_is_tried_once_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine_cores: float
 ) -> None:
     """Spark is slow for a moment, and once: else all rates above would be out of the question."""
-    monkeypatch.setattr(runs, "cpu_count", lambda: 2)
+    monkeypatch.setattr(search, "cpu_count", lambda: 2)
 
     def unlucky(at_s: float, said: float) -> Sample:
         late_ms = 1_000 + 200 * min(at_s, 15.0)
@@ -400,7 +403,7 @@ def test_a_search_that_is_cut_short_has_found_no_highest_rate(
     """Nothing has failed yet, so nobody knows how much more there is."""
     world = scripted(monkeypatch)
     world.stops_at = stops_at
-    monkeypatch.setattr(runs, "_MOST_STEPS", most_steps)
+    monkeypatch.setattr(search, "_MOST_STEPS", most_steps)
     outcome = went(tmp_path, world, find_max=True, step_s=8.0)
     assert outcome.highest is not None
     assert not outcome.is_search_finished
