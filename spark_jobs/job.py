@@ -143,7 +143,7 @@ class Job:
         writer = rows.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint.folder))
         if options.once:
             return writer.trigger(availableNow=True).start()
-        return writer.trigger(processingTime=f"{int(options.trigger_s * 1000)} milliseconds").start()
+        return writer.trigger(processingTime=f"{round(options.trigger_s * 1000)} milliseconds").start()
 
     def _watch(self, query: StreamingQuery) -> None:
         """Until the query ends, or is to."""
