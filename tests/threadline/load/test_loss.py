@@ -106,6 +106,13 @@ def test_what_comes_twice_or_out_of_order_is_told(first: tuple[int, ...], second
     assert any(loss.where == "log in order" for loss in lost_before_log([end(readings=4)], {START: held}))
 
 
+def test_events_that_come_twice_are_told() -> None:
+    held = Held()
+    for _ in range(2):
+        held.add(record_row(*BEGUN))
+    assert any(loss.where == "log in order" for loss in lost_before_log([end(events=6)], {START: held}))
+
+
 def logged(folder: Path, *seqs: int) -> None:
     """Readings that one writer has logged, in a segment of its own."""
     with ShardWriter(folder, SHARD) as writer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.threadline.load.samples import sample
@@ -41,6 +43,9 @@ def test_what_is_with_the_devices_or_just_became_visible_is_not_quiet() -> None:
     samples = looks(0, 0, 0, 0)
     samples[-1].seen = 21
     assert not is_quiet(samples, BEFORE_S)
+    samples = looks(0, 0, 0, 0)
+    samples[-1] = replace(samples[-1], said=samples[-1].said + 1)
+    assert not is_quiet(samples, BEFORE_S), "they still speak"
 
 
 def test_a_spark_that_has_stopped_to_tell_is_not_quiet() -> None:

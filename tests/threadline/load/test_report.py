@@ -290,3 +290,13 @@ def test_all_pictures_have_the_same_time() -> None:
         if picture
     }
     assert len(ticks) == 1
+
+
+def test_a_run_is_whole_if_all_were_there_and_nothing_stayed_with_them() -> None:
+    assert outcome().is_whole
+    made = outcome()
+    made.connected = made.options.devices - 1
+    assert not made.is_whole
+    made = outcome()
+    made.ends = [replace(made.ends[0], left=1)]
+    assert not made.is_whole

@@ -46,6 +46,7 @@ class World:
         self.fails_at = math.inf
         self.stops_at = math.inf
         self.stop = threading.Event()
+        self.ends = ENDS
         self._look = look
         self._every_s = every_s
 
@@ -82,7 +83,7 @@ def scripted(
 
         def stop(self, timeout_s: float, look: Callable[[], None]) -> list[DeviceEnd]:
             look()
-            return ENDS
+            return world.ends
 
     class Watch:
         samples = world.samples
@@ -279,6 +280,7 @@ def test_a_spark_that_does_not_get_going_is_measured_and_told(
     assert any(line.startswith("COLD      Spark had not got going") for line in lines(outcome)) is is_cold
     assert ("Spark had not got going" in page(outcome)) is is_cold
     assert outcome.is_whole
+    assert arrivals.since_ms == pytest.approx(1000 * outcome.from_s, abs=1), "what was whispered does not count as late"
 
 
 # What has arrived
@@ -304,6 +306,26 @@ def test_what_stays_away_from_a_store_is_lost(tmp_path: Path, monkeypatch: pytes
     outcome = went(tmp_path, chain=Chain("127.0.0.1:9", store=f"sqlite:///{tmp_path / 'none.db'}"))
     assert outcome.losses == [loss]
     assert outcome.drained_s >= OPTIONS.drain_s
+
+
+def test_who_lost_nothing_before_the_log_is_looked_for_in_the_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = [DeviceEnd(name, 1, Said(results=30), 0) for name in ("load-0", "load-1")]
+    asked: list[str] = []
+    world = scripted(monkeypatch)
+    world.ends = ends
+    monkeypatch.setattr(runs, "held_by_log", lambda *_: {})
+    monkeypatch.setattr(runs, "log_ends", lambda *_: {})
+    monkeypatch.setattr(runs, "lost_before_log", lambda *_: [Loss("load-0", "log", "results", 30, 20)])
+
+    def lost_before_graph(ends: list[DeviceEnd], store: str) -> list[Loss]:
+        asked.extend(each.agent for each in ends)
+        return []
+
+    monkeypatch.setattr(runs, "lost_before_graph", lost_before_graph)
+    went(tmp_path, world, chain=Chain("127.0.0.1:9", store="sqlite:///none.db", log=tmp_path))
+    assert asked == ["load-1"]
 
 
 @pytest.mark.parametrize(
