@@ -19,12 +19,12 @@ import numpy as np
 
 from protocol.chunks import Numbers, pack, promises_in, unpack
 from protocol.ids import StreamId
+from protocol.ranges import Ranges
 from protocol.records import BEGINNING, END_OF_TIME, Gap, Received
 from protocol.row import Row
 from protocol.wire.sections import Kind, decode_section
 from protocol.wire.values import decode
 from spark_jobs.agents import Agent, Sent, Start
-from spark_jobs.ranges import Ranges
 from spark_jobs.reach import ANYWHERE, NOWHERE, Reach, Reaches
 from spark_jobs.state import State
 from spark_jobs.waiting import Waiting

@@ -17,8 +17,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from protocol.chunks import Numbers, pack, unpack
+from protocol.ranges import Ranges
 from protocol.records import BEGINNING
-from spark_jobs.ranges import Ranges
 from spark_jobs.state import State
 
 _PAGE_BITS = 10

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
+from protocol.ranges import Ranges
 from protocol.records import BEGINNING, END_OF_TIME, Gap, Lost
 from protocol.row import Row
 from protocol.wire.sections import Kind
 from spark_jobs.fleet import Fleet
-from spark_jobs.ranges import Ranges
 from spark_jobs.waiting import Waiting
 from tests.spark_jobs.rows import (
     PACKER,
@@ -553,3 +555,7 @@ def test_an_agent_that_was_stopped_is_not_forgotten_and_nor_is_one_that_was_give
     assert list(fleet_of(*rows, end("edge")).forget(lambda _: True)) == [READINGS, SENT]
     fleet = fleet_of(*rows, end("hub"), plan("hub", *HUB, nonce=2))
     assert list(fleet.forget(lambda _: True)) == [ALERTS]
+
+
+def test_a_checkpoint_from_before_ranges_had_moved_can_be_read() -> None:
+    assert pickle.loads(b"cspark_jobs.ranges\nRanges\n.") is Ranges

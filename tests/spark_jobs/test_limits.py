@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from protocol.ranges import Ranges
 from protocol.records import BEGINNING
 from spark_jobs.limits import Limits
-from spark_jobs.ranges import Ranges
 from tests.support.plain_state import PlainState
 
 
