@@ -185,8 +185,9 @@ def _id_fault(folder: Path) -> str:
     return ""
 
 
-def gap_of(row: Row) -> range | None:
-    """The batches that a row says will never come, or that it stands for itself."""
+def gap_of(row: Row) -> tuple[int, range] | None:
+    """The batches that a row says will never come, or that it stands for itself, and of which start: a later one may
+    tell it of an earlier one."""
     if row.kind != Kind.GAP:
         return None
     try:
@@ -194,8 +195,8 @@ def gap_of(row: Row) -> range | None:
     except MalformedBatch:
         return None
     for gap in gaps if isinstance(gaps, list) else ():
-        if isinstance(gap, Gap) and gap.nonce == row.nonce and gap.batches is not None:
-            return range(gap.batches[0], gap.batches[1] + 1)
+        if isinstance(gap, Gap) and gap.batches is not None:
+            return gap.nonce, range(gap.batches[0], gap.batches[1] + 1)
     return None
 
 

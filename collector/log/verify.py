@@ -1,12 +1,14 @@
 """Reads a whole log and says what is wrong with it.
 
 Besides sound bytes, it looks for what the translators promise: each (agent, nonce) has its batches in the order of
-their seqs, every one once, its rows together, none left out but those that a gap names. The log may be written to, and
-old segments removed, meanwhile.
+their seqs, every one once, its rows together, none left out but those that a gap names: from the first one on or, if
+old segments were removed, from where the oldest snapshot says that it had come. The log may be written to, and old
+segments removed, meanwhile.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -29,9 +31,10 @@ from collector.log.layout import (
 from collector.log.position import published
 from collector.log.row import FIRST, NOBODY, Position
 from collector.log.segment import Segment, SegmentUnreadable
+from protocol.ranges import Ranges
 from protocol.row import Row
 
-GapOf = Callable[[Row], range | None]
+GapOf = Callable[[Row], tuple[int, range] | None]
 MisfitOf = Callable[[Row], str]
 _EVERYTHING = Position(1 << 62, 0)
 
@@ -92,8 +95,9 @@ def verify(
 ) -> Iterator[ShardReport]:
     """Read everything, shard by shard.
 
-    `own_kinds` are those that the translators write by themselves: such rows are part of no agent batch. `gap_of` tells
-    which seqs of its (agent, nonce) a row says will never come, `misfit_of` what is wrong with what a sound row says.
+    `own_kinds` are those that the translators write by themselves: such rows are part of no agent batch, their seqs say
+    which one is next. `gap_of` tells which seqs a row says will never come, and of which nonce of its agent;
+    `misfit_of` what is wrong with what a sound row says.
     """
     for shard in shards(folder):
         yield _Shard(folder, shard, _Order(own_kinds, gap_of), misfit_of).verified()
@@ -133,13 +137,14 @@ class _Shard:
         for missing in _missing(numbers, end, end_numbers(self._path)):
             if missing not in told:
                 self._found(Fault.MISSING_SEGMENT, Position(missing, 0), "not there")
+        self._order.begin(is_whole=numbers[:1] == [1])
         for number in numbers:
             try:
                 with Segment(segment_path(self._path, number)) as segment:
                     self._read(segment, number, end, is_told=number in told)
             except FileNotFoundError:
                 if number < min(segment_numbers(self._path), default=0):
-                    self._order.forget()  # it was removed just now, as old ones are
+                    self._order.begin(is_whole=False)  # it was removed just now, as old ones are
                 else:
                     self._found(Fault.MISSING_SEGMENT, Position(number, 0), "not there any more")
             except SegmentUnreadable as error:
@@ -201,8 +206,6 @@ class _Track:
 
     first: int
     last: int
-    absent: list[range] = field(default_factory=list)
-    """Seqs that will never come, or that were reported."""
 
 
 class _Order:
@@ -211,20 +214,28 @@ class _Order:
     def __init__(self, own_kinds: Collection[int], gap_of: GapOf) -> None:
         self._own_kinds = own_kinds
         self._gap_of = gap_of
-        self._tracks: dict[tuple[str, int], _Track] = {}
+        self.begin(is_whole=False)
 
-    def forget(self) -> None:
-        """Begin anew, as after segments that nobody will read."""
-        self._tracks.clear()
+    def begin(self, *, is_whole: bool) -> None:
+        """Know of nothing, as before the first row, or after rows that nobody will read: then nobody can say which were
+        the first seqs of those that come next."""
+        self._is_whole = is_whole
+        self._tracks: dict[tuple[str, int], _Track] = {}
+        self._absent: defaultdict[tuple[str, int], Ranges] = defaultdict(Ranges)
+        """Seqs that will never come, or that were reported: also of those of which nothing was seen yet."""
 
     def faults(self, rows: list[Row]) -> Iterator[tuple[int, Fault, str]]:
         """What breaks the order in the rows of one commit: at which row, and how."""
+        if any(row.agent == NOBODY for row in rows):  # a loss is told, of agents that may be in the registry only
+            self.begin(is_whole=False)
         index = 0
         for agent_batch, group in groupby(rows, key=self._agent_batch):
             batch = list(group)
             if agent_batch is not None:
-                for fault, text in self._batch_faults(batch):
-                    yield index, fault, text
+                yield from ((index, *each) for each in self._batch_faults(batch))
+            else:
+                for own, row in enumerate(batch, index):
+                    yield from ((own, *each) for each in self._own_faults(row))
             index += len(batch)
 
     def _agent_batch(self, row: Row) -> tuple[str, int, int] | None:
@@ -232,33 +243,49 @@ class _Order:
 
     def _batch_faults(self, batch: list[Row]) -> Iterator[tuple[Fault, str]]:
         _, agent, nonce, seq, _ = batch[0]
-        gaps = [gap for row in batch if (gap := self._gap_of(row)) is not None]
-        track = self._tracks.get((agent, nonce))
+        for row in batch:
+            gap = self._gap_of(row)
+            if gap is not None and gap[1]:
+                of, span = gap
+                self._absent[agent, of].cover([(span[0], span[-1])])
+        track = self._track(agent, nonce)
         if track is None:
-            self._tracks[agent, nonce] = _Track(seq, seq, gaps)
-            return
-        track.absent += gaps
-        if seq == track.last:
+            self._tracks[agent, nonce] = _Track(seq, seq)
+        elif seq == track.last:
             yield Fault.OUT_OF_ORDER, "its agent batch began earlier, with others in between"
         elif seq < track.last:
-            came_before = seq >= track.first and not any(seq in each for each in track.absent)
+            came_before = seq >= track.first and seq not in self._absent[agent, nonce]
             yield Fault.DUPLICATE if came_before else Fault.OUT_OF_ORDER, f"after seq {track.last}"
         else:
-            for hole in _without(range(track.last + 1, seq), track.absent):
-                yield Fault.MISSING_SEQ, f"seqs {hole.start} to {hole.stop - 1} never came"
-                track.absent.append(hole)
+            yield from self._holes(agent, nonce, track.last + 1, seq)
             track.last = seq
 
+    def _own_faults(self, row: Row) -> Iterator[tuple[Fault, str]]:
+        """All that is before the next seq has come, or was named."""
+        if row.agent == NOBODY:
+            return
+        track = self._track(row.agent, row.nonce)
+        if track is None:
+            self._tracks[row.agent, row.nonce] = _Track(0, row.seq - 1)
+        else:
+            yield from self._holes(row.agent, row.nonce, track.last + 1, row.seq)
+            track.last = max(track.last, row.seq - 1)
 
-def _without(span: range, others: list[range]) -> list[range]:
-    """What of a span of numbers is in none of the others."""
-    left = []
-    start = span.start
-    for other in sorted(others, key=lambda each: each.start):
-        left.append(range(start, min(other.start, span.stop)))
-        start = max(start, other.stop)
-    left.append(range(start, span.stop))
-    return [each for each in left if each]
+    def _track(self, agent: str, nonce: int) -> _Track | None:
+        """None if nobody can say how far it had come."""
+        if self._is_whole:
+            return self._tracks.setdefault((agent, nonce), _Track(0, -1))
+        return self._tracks.get((agent, nonce))
+
+    def _holes(self, agent: str, nonce: int, start: int, stop: int) -> Iterator[tuple[Fault, str]]:
+        """What is missing of the seqs before one that is next."""
+        if start >= stop:
+            return
+        absent = self._absent[agent, nonce]
+        holes = [*absent.without(start, stop - 1)]
+        absent.cover(holes)
+        for first, last in holes:
+            yield Fault.MISSING_SEQ, f"seqs {first} to {last} never came"
 
 
 def _named(row: Row) -> str:

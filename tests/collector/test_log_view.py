@@ -188,7 +188,7 @@ def _rows(shard: Shard) -> list[Row]:
     return list(reader.rows(SHARD, Position(1, 0), reader.end(SHARD)))
 
 
-def test_gaps_of_other_epochs_name_nothing_here(shard: Shard) -> None:
+def test_a_gap_says_of_which_start_it_is(shard: Shard) -> None:
     shard.take(AGENT, AGENT.framed(0, Gap("dropped", 7, 70, (0, 5)), Gap("crash", 8, 80)))
     shard.take(OTHER, OTHER.framed(0, Gap("dropped", 9, 9, (0, 2)), covers=3))
-    assert [gap_of(row) for row in _rows(shard) if row.kind == Kind.GAP] == [None, None, range(3)]
+    assert [gap_of(row) for row in _rows(shard) if row.kind == Kind.GAP] == [(70, range(6)), None, (9, range(3))]

@@ -65,7 +65,7 @@ def check_commits(folder: Path) -> None:
 
 def check_rolls(folder: Path) -> None:
     writer, state = opened(folder, segment_bytes=3_000, compression=None)
-    state.next = {(f"agent-{number}", 1): number for number in range(200)}  # a snapshot that needs the most room
+    state.next = {(f"agent-{number}", 1): 0 for number in range(200)}  # a snapshot that needs the most room
     with room(8_000):
         for seq in range(5):
             writer.append(batch("a", seq, kinds=[1], size_bytes=600))

@@ -6,6 +6,7 @@ import errno
 import shutil
 import sys
 from pathlib import Path
+from time import process_time
 
 import pytest
 
@@ -17,16 +18,16 @@ from tests.collector.log.batches import GAP, NONCE, SHARD, SNAPSHOT, batch, log_
 RETIRE = 7
 
 
-def gap_of(row: Row) -> range | None:
-    """A gap's data are the first and the last seq that will never come."""
+def gap_of(row: Row) -> tuple[int, range] | None:
+    """A gap's data are a nonce, and the first and the last of its seqs that will never come."""
     if row.kind != GAP:
         return None
-    first, last = row.data.decode().split("-")
-    return range(int(first), int(last) + 1)
+    nonce, first, last = map(int, row.data.decode().split("-"))
+    return nonce, range(first, last + 1)
 
 
-def gap(seq: int, first: int, last: int) -> Row:
-    return Row(GAP, "a", NONCE, seq, f"{first}-{last}".encode())
+def gap(seq: int, first: int, last: int, nonce: int = NONCE, of: int = NONCE) -> Row:
+    return Row(GAP, "a", nonce, seq, f"{of}-{first}-{last}".encode())
 
 
 def retire(seq: int) -> Row:
@@ -50,7 +51,7 @@ def faults(folder: Path, *commits: list[Row]) -> list[tuple[Fault, Position]]:
 
 def test_a_sound_log_has_no_findings(tmp_path: Path) -> None:
     log_batches(tmp_path, "a", range(3))
-    log_batches(tmp_path, "b", range(7, 9))
+    log_batches(tmp_path, "b", range(2))
     log_batches(tmp_path, "a", range(3, 5))
     size_bytes = sum(path.stat().st_size for path in segments(tmp_path))
     assert report(tmp_path) == ShardReport(SHARD, 3, 10, 17, size_bytes)
@@ -67,7 +68,7 @@ def test_every_shard_has_its_report(tmp_path: Path) -> None:
 
 
 def test_another_start_of_the_agent_has_its_own_order(tmp_path: Path) -> None:
-    assert faults(tmp_path, batch("a", 5), batch("a", 0, nonce=1), batch("a", 6), batch("a", 1, nonce=1)) == []
+    assert faults(tmp_path, batch("a", 0), batch("a", 0, nonce=1), batch("a", 1), batch("a", 1, nonce=1)) == []
 
 
 def test_an_agent_batch_may_have_several_rows_of_one_kind(tmp_path: Path) -> None:
@@ -75,9 +76,8 @@ def test_an_agent_batch_may_have_several_rows_of_one_kind(tmp_path: Path) -> Non
 
 
 def test_what_the_cloud_writes_by_itself_is_part_of_no_batch(tmp_path: Path) -> None:
-    """Its seq says how far the agent had come: it may be that of a batch which comes later, or never."""
+    """Its seq says how far the agent had come: it is that of the batch which comes next, or never."""
     assert faults(tmp_path, batch("a", 0), [retire(1)], [*batch("a", 1), retire(2)], [retire(2)], batch("a", 2)) == []
-    assert faults(tmp_path, [retire(9)], batch("a", 3)) == []
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,8 @@ def test_what_the_cloud_writes_by_itself_is_part_of_no_batch(tmp_path: Path) -> 
     [
         ([batch("a", 0), batch("a", 2)], [(Fault.MISSING_SEQ, Position(1, 2))]),
         ([batch("a", 0), batch("a", 3), batch("a", 1)], [(Fault.MISSING_SEQ, (1, 2)), (Fault.OUT_OF_ORDER, (1, 4))]),
-        ([batch("a", 4), batch("a", 3)], [(Fault.OUT_OF_ORDER, (1, 2))]),
+        ([batch("a", 4), batch("a", 3)], [(Fault.MISSING_SEQ, (1, 0)), (Fault.OUT_OF_ORDER, (1, 2))]),
+        ([batch("a", 0), [retire(3)]], [(Fault.MISSING_SEQ, (1, 2))]),
         ([batch("a", 0), batch("a", 1), batch("a", 0)], [(Fault.DUPLICATE, (1, 4))]),
         ([batch("a", 0, [1]), batch("a", 0, [2])], [(Fault.OUT_OF_ORDER, (1, 1))]),
         ([batch("a", 0, [1]) + batch("b", 0) + batch("a", 0, [1])], [(Fault.OUT_OF_ORDER, (1, 3))]),
@@ -113,6 +114,62 @@ def test_a_gap_names_seqs_that_may_be_missing(tmp_path: Path, commits: list[list
     faults(tmp_path, *commits)
     found = [each for each in report(tmp_path).findings if each.fault is Fault.MISSING_SEQ]
     assert ", ".join(each.text.split(": ")[1].removesuffix(" never came") for each in found) == missing
+
+
+def test_a_gap_may_be_told_by_another_start(tmp_path: Path) -> None:
+    told = [gap(0, 1, 4, nonce=1), gap(0, 0, 2, nonce=1, of=2)]
+    assert faults(tmp_path, batch("a", 0), told, batch("a", 5), batch("a", 3, nonce=2)) == []
+    assert faults(tmp_path / "more", batch("a", 0), told, batch("a", 6), batch("a", 4, nonce=2)) == [
+        (Fault.MISSING_SEQ, Position(1, 4)),
+        (Fault.MISSING_SEQ, Position(1, 6)),
+    ]
+
+
+def test_what_is_missing_at_the_beginning_is_found(tmp_path: Path) -> None:
+    assert faults(tmp_path, batch("a", 5)) == [(Fault.MISSING_SEQ, Position(1, 0))]
+    assert faults(tmp_path / "named", [gap(0, 0, 4)], batch("a", 5)) == []
+
+
+@pytest.mark.parametrize(("seq", "fault"), [(3, None), (9, Fault.MISSING_SEQ), (1, Fault.DUPLICATE)])
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_a_snapshot_says_what_comes_next(tmp_path: Path, seq: int, fault: Fault | None, is_removed: bool) -> None:
+    """Also if the segments before it were removed."""
+    end = log_batches(tmp_path, "a", range(3))
+    if is_removed:
+        log_batches(tmp_path, "b", [0])
+        assert remove_segments(tmp_path, SHARD, Position(end.segment + 1, 0)) == [1]
+    log_batches(tmp_path, "a", [seq])
+    assert [each.fault for each in report(tmp_path).findings] == [fault] * (fault is not None)
+
+
+def test_what_a_snapshot_takes_for_logged_and_was_not_is_missing(tmp_path: Path) -> None:
+    log_batches(tmp_path, "a", range(3))
+    with ShardWriter(tmp_path, SHARD) as writer:
+        writer.begin(lambda: [Row(SNAPSHOT, "a", NONCE, 5, b"")])
+    (finding,) = report(tmp_path).findings
+    assert (finding.fault, finding.at) == (Fault.MISSING_SEQ, Position(2, 0))
+    assert finding.text.endswith("seqs 3 to 4 never came")
+
+
+def test_of_whom_nobody_knows_how_far_he_had_come_anything_may_be_next(tmp_path: Path) -> None:
+    """As old segments were removed, or as the log tells that some were lost: others know more than it does."""
+    log_batches(tmp_path, "b", [0])
+    log_batches(tmp_path, "b", [1])
+    remove_segments(tmp_path, SHARD, Position(2, 0))
+    log_batches(tmp_path, "a", range(5, 7))
+    assert report(tmp_path).findings == []
+    with ShardWriter(tmp_path / "lost", SHARD) as writer:
+        writer.begin(list, [Row(GAP, NOBODY, 0, 0, b"0-0-0")])
+        writer.append(batch("a", 5))
+        writer.commit()
+    assert report(tmp_path / "lost").findings == []
+
+
+def test_many_gaps_take_no_longer_each(tmp_path: Path) -> None:
+    rows = [gap(2 * seq + 1, 2 * seq, 2 * seq) for seq in range(10_000)]
+    begun = process_time()
+    assert faults(tmp_path, rows) == []
+    assert process_time() - begun < 5
 
 
 def test_a_finding_reads_well(tmp_path: Path) -> None:
@@ -178,7 +235,7 @@ def test_a_check_covers_every_field(tmp_path: Path) -> None:
     ):
         content = path.read_bytes()[: last.offset] + encoded([row], checks, None)
         path.write_bytes(content)
-        assert [each.fault for each in report(tmp_path).findings] == [Fault.WRONG_CHECK], row
+        assert report(tmp_path).findings[0].fault is Fault.WRONG_CHECK, row
 
 
 def test_a_missing_segment_is_found(tmp_path: Path) -> None:
@@ -222,7 +279,7 @@ def test_a_loss_is_a_fault_until_somebody_takes_away_what_was_set_aside(tmp_path
     segments(tmp_path)[1].write_bytes(b"gone")
     with ShardWriter(tmp_path, SHARD) as writer:
         assert [each.fault for each in report(tmp_path).findings] == [Fault.LOST, Fault.MISSING_SEGMENT]
-        writer.begin(list, [Row(GAP, NOBODY, 0, 0, b"0-0"), Row(GAP, NOBODY, 0, 0, b"0-0")])
+        writer.begin(list, [Row(GAP, NOBODY, 0, 0, b"0-0-0"), Row(GAP, NOBODY, 0, 0, b"0-0-0")])
         writer.append(batch("a", 2))
         writer.commit()
     (finding,) = report(tmp_path).findings
@@ -240,7 +297,8 @@ def test_a_folder_in_the_place_of_a_file_is_a_fault_and_the_rest_is_read(tmp_pat
     path = tmp_path / "shard-05" / name
     path.unlink(missing_ok=True)
     path.mkdir()
-    (finding,) = report(tmp_path).findings
+    finding, *others = report(tmp_path).findings
+    assert {each.fault for each in others} <= {Fault.MISSING_SEQ}, "what was in it"
     assert name in finding.text and ("Is a directory" in finding.text or finding.fault is Fault.LOST)
     assert report(tmp_path).rows >= 6, "the others"
 

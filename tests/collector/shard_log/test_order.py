@@ -295,3 +295,14 @@ def test_a_reflashed_device_gets_another_number(shard: Shard, caplog: pytest.Log
     assert [own_count for *_, own_count in shard.records(Kind.REGISTER)[1:]] == [1], "as others know it"
     assert shard.log.counters.reflashed == 1
     assert "counts its starts anew" in caplog.text
+
+
+@pytest.mark.parametrize("seen", [3, 0])
+def test_a_start_goes_on_behind_what_a_later_one_has_said_is_lost(shard: Shard, seen: int) -> None:
+    for seq in range(seen):
+        shard.take(AGENT, AGENT.framed(seq))
+    other = FakeAgent(nonce=2)
+    shard.take(other, other.framed(0, Gap("crash", AGENT.epoch, AGENT.nonce, (seen, 5), next_event=0)))
+    shard.reopen()
+    assert shard.take(AGENT, AGENT.framed(6))[1].next_seq == 7
+    assert findings(shard) == []
