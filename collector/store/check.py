@@ -42,6 +42,15 @@ _LAST_IN_LINE = 19
 _MOST_TOLD = 20
 _STEPS_BETWEEN_LOOKS = 1_000  # of SQLite's machine: about a hundred rows
 _MASK = (1 << 64) - 1
+_MAY_PASS = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_IOERR_NOMEM,
+}
+"""What keeps from looking, and says nothing of the store. Not SQLITE_IOERR: what a bad sector has held is damaged."""
 _ODD = np.array((0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0xD6E8FEB86659FD93), "<u8")
 
 
@@ -61,7 +70,13 @@ def check(path: Path, most_log_bytes: int | None = None) -> Iterator[Finding]:
     """What is wrong; nothing, if all is well. StoreError if nobody can say, as there is no store, or none that can be
     read now. It may be written to meanwhile: GivenUp if SQLite's log of changes grows beyond a bound, if there is one.
     """
-    log = _ChangeLog(path, most_log_bytes)
+    try:
+        yield from _findings(path, _ChangeLog(path, most_log_bytes))
+    except MemoryError as error:
+        raise StoreUnavailable(f"{path}: there is not enough memory to look through it") from error
+
+
+def _findings(path: Path, log: _ChangeLog) -> Iterator[Finding]:
     try:
         db = connect_reader(path)
     except (StoreMissing, StoreUnavailable, OtherStore):
@@ -82,8 +97,11 @@ def check(path: Path, most_log_bytes: int | None = None) -> Iterator[Finding]:
         yield from _wrong_payloads(db)
         yield from (Finding(text, True) for text in feed.faults(db))
     except DAMAGE as error:
-        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
+        if code == sqlite3.SQLITE_INTERRUPT:
             raise GivenUp(f"{log.path} has grown to {log.size_bytes()} bytes") from error
+        if not _MAY_PASS.isdisjoint((code, code & 0xFF)):  # the rest is detail
+            raise StoreUnavailable(f"{path}: {error}") from error
         yield Finding(f"{path}: {error}", False)
     finally:
         db.close()

@@ -21,7 +21,7 @@ def check_store(store: Annotated[str, typer.Argument(metavar="STORE", help="sqli
     """Read the whole store: checksums, and that everything in it fits together. It may be written to meanwhile.
 
     Ends with 0 if it is sound, 1 if it is damaged, 2 if it cannot be looked at: there is no store, or none that can be
-    read.
+    read now.
     """
     from collector.store import StoreError, open_store
     from collector.store.check import check

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from collector.store import check as store_check
 from tests.collector.store.graphs import QuickWriter
 from threadline.cli import app
 
@@ -59,6 +61,39 @@ def test_a_store_of_another_version(store: Path, version: int, told: str) -> Non
     with sqlite3.connect(store, isolation_level=None) as db:
         db.execute(f"PRAGMA user_version={version}")
     refused(store, told)
+
+
+def sqlite_error(code: int) -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("it is as it is")
+    error.sqlite_errorcode = code
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code"),
+    [
+        (sqlite_error(sqlite3.SQLITE_BUSY_SNAPSHOT), 2),
+        (sqlite_error(sqlite3.SQLITE_LOCKED), 2),
+        (sqlite_error(sqlite3.SQLITE_FULL), 2),
+        (sqlite_error(sqlite3.SQLITE_CANTOPEN), 2),
+        (sqlite_error(sqlite3.SQLITE_IOERR_NOMEM), 2),
+        (MemoryError(), 2),
+        (sqlite_error(sqlite3.SQLITE_IOERR_READ), 1),
+        (sqlite_error(sqlite3.SQLITE_CORRUPT), 1),
+    ],
+)
+def test_what_keeps_from_looking_is_no_damage(
+    store: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, exit_code: int
+) -> None:
+    """But what a bad sector has held is gone."""
+
+    def failing(*_: object) -> Iterator[str]:
+        raise error
+
+    monkeypatch.setattr(store_check, "wrong_sums", failing)
+    result = check(store)
+    assert (result.exit_code, bool(result.stdout)) == (exit_code, exit_code == 1)
+    assert result.stderr.startswith(f"threadline: {store}: ") == (exit_code == 2)
 
 
 def test_its_help_says_how_it_ends() -> None:
