@@ -263,7 +263,7 @@ class ShardLog:
     def _log(self, known: _Agent, arrival: Arrival, missing: Gap | None) -> None:
         agent, header, epochs = arrival.agent, arrival.header, known.epochs
         found = epochs.find(header.nonce)
-        state = found or self._new_epoch(agent, header, epochs.last_plan)
+        state, is_reflashed = (found, False) if found is not None else self._new_epoch(agent, header, epochs.last_plan)
         made = _Rows(state, state.next_seq)
         if missing is not None:
             made.add_gap(missing)
@@ -289,17 +289,18 @@ class ShardLog:
             self._returned(known)
         elif found is None:
             known.duplicate = False
+        if is_reflashed:
+            self.counters.reflashed += 1
+            _LOG.warning("agent counts its starts anew agent=%s counter=%d shown=%d", agent, header.epoch, state.epoch)
         for row in made.rows:
             epochs.follow(state, row)
         assert state.next_seq == header.next_seq, (state, header)
         self._count(made, len(arrival.data))
 
-    def _new_epoch(self, agent: str, header: Header, plan_before: bytes) -> EpochState:
+    def _new_epoch(self, agent: str, header: Header, plan_before: bytes) -> tuple[EpochState, bool]:
+        """A start, and whether the agent counts its starts anew."""
         epoch = self._registry.epoch_of(agent, header.nonce, header.epoch)
-        if epoch.reflashed:
-            self.counters.reflashed += 1
-            _LOG.warning("agent counts its starts anew agent=%s counter=%d shown=%d", agent, header.epoch, epoch.shown)
-        return EpochState(agent, epoch.shown, header.nonce, plan_before=plan_before)
+        return EpochState(agent, epoch.shown, header.nonce, plan_before=plan_before), epoch.reflashed
 
     def _returned(self, known: _Agent) -> None:
         """Something new of an epoch that is not the newest: two devices have one name."""

@@ -91,6 +91,8 @@ class Translator:
         self.commit_s = 0.0
         self.not_mine = 0
         self.overrun = 0
+        self.untold = 0
+        self.troubled = 0
         self.must_wait = 0
         self.held_back = 0
         # From here on: the worker's own.
@@ -145,6 +147,8 @@ class Translator:
             "commits": self.commits,
             "not_mine": self.not_mine,
             "overrun": self.overrun,
+            "untold": self.untold,
+            "troubled": self.troubled,
             "must_wait": self.must_wait,
             "held_back": self.held_back,
             "is_holding_back": int(self._brake.is_on),
@@ -226,18 +230,22 @@ class Translator:
         between, and a thousand agents would wait for seconds, and send again."""
         client = self._client
         if client is None:
-            return  # the agents ask again
+            self.untold += len(answers)  # the agents ask again
+            return
         sending = [
-            client.publish(down_topic(agent), encode_answer(answer, agent), qos=0, timeout=inf)
+            asyncio.ensure_future(client.publish(down_topic(agent), encode_answer(answer, agent), qos=0, timeout=inf))
             for agent, answer in answers
         ]
         try:
             async with asyncio.timeout(_TELL_S):
-                told = await asyncio.gather(*sending, return_exceptions=True)
+                await asyncio.gather(*sending, return_exceptions=True)
         except TimeoutError:
-            return
-        for error in told:
-            if isinstance(error, Exception) and not isinstance(error, aiomqtt.MqttError):
+            pass
+        for each in sending:
+            error = None if each.cancelled() else each.exception()
+            if each.cancelled() or isinstance(error, aiomqtt.MqttError):
+                self.untold += 1
+            elif error is not None:
                 raise error  # a defect
 
     # Between the threads
@@ -337,7 +345,7 @@ class Translator:
             return
         shard = self._shards[shard_of(agent)]
         if shard.shard in self._troubled:
-            self.overrun += 1
+            self.troubled += 1
             return
         try:
             shard.take(agent, payload)

@@ -67,6 +67,17 @@ def test_a_codec_that_cannot_be_read_is_answered_and_not_put_away(shard: Shard) 
     assert shard.take(AGENT, AGENT.framed(0))[1].next_seq == 1
 
 
+def test_a_reflashed_device_is_counted_once_however_often_its_first_batch_comes(shard: Shard) -> None:
+    shard.take(AGENT, AGENT.framed(0))
+    unknown = frame(Header(AGENT.epoch, 2, 0, codec=200).encode() + b"?", AGENT.name, True)
+    for _ in range(3):
+        shard.take(AGENT, unknown)
+    assert shard.log.counters.reflashed == 0, "there is nothing of it yet"
+    again = FakeAgent(nonce=2, epoch=AGENT.epoch)
+    shard.take(again, again.framed(0), again.framed(1))
+    assert shard.log.counters.reflashed == 1
+
+
 def gap_with(**fields: Any) -> tuple[Any, ...]:
     """A gap as no agent of ours would write it."""
     plain = {
