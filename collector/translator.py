@@ -441,17 +441,3 @@ def _tell_waiting(waiting: dict[int, LogError | RegistryError]) -> None:
 def _is_refusal(code: int | ReasonCode) -> bool:
     """Whether a broker's answer to a subscription says no."""
     return (code if isinstance(code, int) else code.value) >= 0x80
-
-
-def parse_shards(text: str, most: int) -> list[int]:
-    """`0-15` or `1,4-6` as numbers. ValueError says what is wrong."""
-    found: set[int] = set()
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise ValueError(f"{text!r} is no list of shards such as 0-15 or 1,4-6")
-        numbers = range(int(first), int(last or first) + 1)
-        if not numbers or numbers[-1] >= most:
-            raise ValueError(f"shards are 0 to {most - 1}, not {part.strip()}")
-        found.update(numbers)
-    return sorted(found)

@@ -126,9 +126,10 @@ def translate(
     metrics: Annotated[str | None, typer.Option(help="Serve Prometheus metrics on HOST:PORT.")] = None,
 ) -> None:
     """Run the translator: batches from MQTT into the durable log, acknowledged when they are on disk."""
+    from collector.log import parse_shards
     from collector.metrics import CannotServe
     from collector.registry import RegistryError
-    from collector.translator import Translator, TranslatorOptions, parse_shards
+    from collector.translator import Translator, TranslatorOptions
     from protocol.topics import SHARDS
 
     try:

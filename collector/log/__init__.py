@@ -14,7 +14,7 @@ from collector.log.errors import (
     UnfitRow,
 )
 from collector.log.identity import log_id
-from collector.log.layout import has_segments, listed
+from collector.log.layout import has_segments, listed, parse_shards
 from collector.log.reader import LogReader
 from collector.log.readers import Backlog, ReaderMark, Unread
 from collector.log.retention import remove_segments
@@ -47,6 +47,7 @@ __all__ = [
     "has_segments",
     "listed",
     "log_id",
+    "parse_shards",
     "remove_segments",
     "verify",
 ]

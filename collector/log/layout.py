@@ -39,6 +39,20 @@ def listed(shards: Iterable[int]) -> str:
     return ",".join("-".join(map(str, span)) for span in spans)
 
 
+def parse_shards(text: str, most: int) -> list[int]:
+    """`0-15` or `1,4-6` as numbers. ValueError says what is wrong."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise ValueError(f"{text!r} is no list of shards such as 0-15 or 1,4-6")
+        numbers = range(int(first), int(last or first) + 1)
+        if not numbers or numbers[-1] >= most:
+            raise ValueError(f"shards are 0 to {most - 1}, not {part.strip()}")
+        found.update(numbers)
+    return sorted(found)
+
+
 def segment_path(shard: Path, number: int) -> Path:
     """The file of one segment."""
     return shard / f"{number:012d}{_SEGMENT}"

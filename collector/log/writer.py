@@ -64,10 +64,8 @@ class Repair:
 
     cut_bytes: int = 0
     """Behind the last whole record batch, as a rule of a commit that did not come to its end."""
-    lost_from: Position | None = None
-    """Rows from here on had been published and could not be read any more; the file is kept as it was found."""
     lost: tuple[int, ...] = ()
-    """The segments that they were in."""
+    """The segments of which published rows could not be read any more; they are kept as they were found."""
     loss: str = ""
     """All that in words, for whoever reads the log."""
 
@@ -391,7 +389,7 @@ def _repaired(shard: Path, published: Position | None) -> tuple[_Extent, Repair]
     until = f", up to {_at(published)}," if published is not None and published > FIRST else ""
     files = ", ".join(_kept(shard, number) for number in lost)
     loss = f"the log was damaged: {what}{until} could not be read any more and was cut; kept as found: {files}"
-    return last, Repair(cut_bytes, last.end, lost, loss)
+    return last, Repair(cut_bytes, lost, loss)
 
 
 def _is_followed(shard: Path, number: int) -> bool:

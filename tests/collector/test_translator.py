@@ -19,7 +19,7 @@ import collector.translator
 from collector.log_view import check, entries
 from collector.registry import RegistryMissing, RegistryUnavailable
 from collector.shard_log import RETIRE_AFTER_S
-from collector.translator import Translator, TranslatorOptions, parse_shards
+from collector.translator import Translator, TranslatorOptions
 from protocol.records import SourcePayload
 from protocol.topics import SHARDS, down_topic, shard_of, up_topic
 from protocol.wire.answers import Logged, decode_answer
@@ -41,31 +41,6 @@ def logged(folder: Path, agent: FakeAgent) -> list[int]:
     if not (folder / "registry.db").exists():
         return []
     return [entry.record.number for entry in entries(folder, [Kind.EVENT], agent.name)]
-
-
-# Which shards
-
-
-@pytest.mark.parametrize(
-    ("text", "shards"), [("0-3", [0, 1, 2, 3]), ("5", [5]), ("1, 4-6,5", [1, 4, 5, 6]), ("0-15", list(range(16)))]
-)
-def test_shards_are_read(text: str, shards: list[int]) -> None:
-    assert parse_shards(text, SHARDS) == shards
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("", "is no list"),
-        ("a", "is no list"),
-        ("1-", "is no list"),
-        ("5-3", "shards are 0 to 15"),
-        ("16", "0 to 15, not 16"),
-    ],
-)
-def test_wrong_shards_are_refused(text: str, complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        parse_shards(text, SHARDS)
 
 
 # One round of the worker, without a network

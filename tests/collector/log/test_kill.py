@@ -58,7 +58,7 @@ def test_a_killed_writer_loses_nothing_that_it_has_committed(tmp_path: Path) -> 
         logged = NextSeqs(row for row in reader.rows(SHARD, FIRST, reader.end(SHARD)))
         assert all(logged.next[agent] >= seq for agent, seq in acknowledged.items())
     with ShardWriter(tmp_path, SHARD) as successor:
-        assert successor.repair.lost_from is None
+        assert not successor.repair.lost
         everything = list(reader.rows(SHARD, FIRST, successor.position))
     assert read
     assert everything[: len(read)] == read
