@@ -191,10 +191,6 @@ class Pages:
             (after,) = found
             yield after
 
-    def every(self) -> Iterator[Relation]:
-        """All entries, page by page."""
-        return map(self.page, self.pages())
-
     def replace(self, page: int, columns: Relation) -> None:
         """Put these entries, sorted by id, in the place of all that a page has."""
         where = f"FROM {self._table} WHERE page=?"

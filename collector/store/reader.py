@@ -448,35 +448,12 @@ class StoreReader(People):
         with self.moment():
             return compare(self._db, runs)
 
-    # All of it
+    # Following
 
     def last_written_ms(self) -> int | None:
         """When something was last written."""
         rows = self._rows("SELECT written_ms FROM batches ORDER BY number DESC LIMIT 1")
         return rows[0][0] if rows else None
-
-    def every_sink(self) -> Iterator[Sink]:
-        """All sinks by id."""
-        return map(sink_of, self._db.execute(f"{SINK} ORDER BY id"))
-
-    def every_source(self) -> Iterator[Source]:
-        """All source vertices by id."""
-        for ids, ts, stamps, sent in self._tables.sources.every():
-            labels = self._tables.labels.find(ids)
-            label = dict(zip(labels[0].tolist(), labels[1].tolist(), strict=True))
-            for each, *values, is_sent in zip(ids.tolist(), ts.tolist(), stamps.tolist(), sent.tolist(), strict=True):
-                yield Source(each, values[0], values[1], label.get(each), bool(is_sent))
-
-    def every_edge(self) -> Iterator[tuple[int, int]]:
-        """All edges as (source, sink), by source."""
-        for source, sink in self._tables.forward.every():
-            yield from zip(source.tolist(), sink.tolist(), strict=True)
-
-    def every_late(self) -> Iterator[LateOrigin]:
-        """The late relation."""
-        return map(_late, self._db.execute("SELECT * FROM late"))
-
-    # Following
 
     def changes(self, after: Cursor, limit: int) -> Iterator[Change]:
         """At most `limit` changes behind a cursor, one by one, in the order in which they were made. CursorExpired if

@@ -14,6 +14,7 @@ from spark_jobs.checkpoint import write_checked
 from tests.collector.log.batches import NextSeqs, batch
 from tests.collector.store.graphs import QuickWriter, graph_batch, tuple_id
 from tests.support.waiting import wait_until
+from tests.support.whole_graph import every_sink
 from threadline import retention
 from threadline.retention import remove_passed, remove_results, removing
 
@@ -46,7 +47,7 @@ def test_results_go_when_they_are_complete_and_old(tmp_path: Path) -> None:
         times = {old: now_ms - 7_200_000, young: now_ms, open_: now_ms - 7_200_000}
         writer.write(graph_batch("q", 0, sinks=times, sink_labels=[old, young]))
         assert remove_results(writer, 3_600).sinks == 1
-        assert [each.id for each in reader.every_sink()] == [young, open_]
+        assert [each.id for each in every_sink(reader)] == [young, open_]
 
 
 def test_what_is_old_is_removed_again_and_again_whatever_goes_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from protocol.chunks import DeliveryChunk
 from protocol.graph import Edges, GraphBatch, LateEdges, LostOrigins, SinkLabels, Sinks, Sources
 from protocol.row import Row
 from protocol.topics import SHARDS
+from tests.support.whole_graph import every_edge, every_late, every_sink, every_source
 
 Pair = tuple[int, int]
 
@@ -94,8 +95,8 @@ class Graph(NamedTuple):
 
 def stored_graph(reader: StoreReader) -> Graph:
     """What the store holds, checked to be the same whichever way it is read, and to be what it counts."""
-    sinks, sources, late = list(reader.every_sink()), list(reader.every_source()), list(reader.every_late())
-    edges = [(sink, source) for source, sink in reader.every_edge()]
+    sinks, sources, late = list(every_sink(reader)), list(every_source(reader)), list(every_late(reader))
+    edges = [(sink, source) for source, sink in every_edge(reader)]
     backward = [(sink.id, edge.id) for sink in sinks for edge in reader.backward(sink.id)]
     assert sorted(edges) == sorted(backward)
     assert len(edges) == len(set(edges))

@@ -15,6 +15,7 @@ from protocol.wire.sections import Kind
 from tests.collector.agents import FakeAgent
 from tests.collector.store.graphs import QuickWriter, graph_batch, tuple_id
 from tests.collector.store.rows import AGENT, payload_row
+from tests.support.whole_graph import every_source
 
 CARS, PUMPS, FAR = AGENT.stream("cars"), AGENT.stream("pumps"), FakeAgent("car-1", 2**63, 9).stream("sent")
 NUMBERS = {CARS: 3, PUMPS: 2**27 - 1, FAR: 8}
@@ -46,7 +47,7 @@ def test_payloads_of_many_streams_and_kinds(tmp_path: Path) -> None:
         assert reader.payload(tuple_id(3, 4099)) is None
         assert reader.payload(tuple_id(3, 4097)) is None
         assert reader.payload(tuple_id(4, 4096)) is None
-        assert list(reader.every_source()) == [], "a payload makes no vertex"
+        assert list(every_source(reader)) == [], "a payload makes no vertex"
         writer.write(graph_batch("r", 0, rows=rows))
         assert reader.counters()["payloads"] == 8
         assert reader._db.execute("SELECT count(*) FROM payloads").fetchone() == (4,)

@@ -18,6 +18,7 @@ from protocol.wire.sections import Kind
 from tests.collector.agents import FakeAgent
 from tests.collector.store.graphs import QuickWriter, delivery, graph_batch, tuple_id
 from tests.collector.store.rows import AGENT, payload_row, record_row, register_row
+from tests.support.whole_graph import every_sink, every_source
 
 S = [tuple_id(1, n) for n in range(4)]
 K = [tuple_id(5, n) for n in range(3)]
@@ -41,8 +42,8 @@ def test_everything_old_goes_and_is_counted(tmp_path: Path) -> None:
         writer.write(batch)
         removed = Removed(sinks=1, sources=1, edges=2, late=1, lost=1, deliveries=1, payloads=0, kept=0)
         assert writer.retain(15) == removed
-        assert [each.id for each in reader.every_sink()] == [K[1], K[2]], "one is young, one may get more edges"
-        assert [each.id for each in reader.every_source()] == [S[1], S[2], D[2]]
+        assert [each.id for each in every_sink(reader)] == [K[1], K[2]], "one is young, one may get more edges"
+        assert [each.id for each in every_source(reader)] == [S[1], S[2], D[2]]
         assert reader.forward(S[1]) == [K[1]]
         assert reader.late_of(K[0]) == [] and reader.lost_of(K[0]) == []
         assert len(reader.late_of(K[1])) == len(reader.lost_of(K[1])) == 1
@@ -54,7 +55,7 @@ def test_everything_old_goes_and_is_counted(tmp_path: Path) -> None:
         assert (counters["sink_labels"], counters["source_labels"]) == (1, 3)
         assert writer.retain(15) == Removed(0, 0, 0, 0, 0, 0, 0, 0)
         assert writer.retain(100) == Removed(1, 2, 2, 1, 1, 2, 0, 0)
-        assert [each.id for each in reader.every_source()] == [S[2]]
+        assert [each.id for each in every_source(reader)] == [S[2]]
 
 
 def test_it_can_be_cut_short_between_two_steps_and_goes_on_next_time(tmp_path: Path) -> None:
@@ -73,7 +74,7 @@ def test_it_can_be_cut_short_between_two_steps_and_goes_on_next_time(tmp_path: P
         asked = iter([False, False])  # to note it, and the first sinks
         removed = writer.retain(5, lambda: next(asked, True))
         assert (removed.sinks, removed.edges, removed.sources) == (1, 1, 0)
-        assert [each.id for each in reader.every_source()] == [S[0]]
+        assert [each.id for each in every_source(reader)] == [S[0]]
         assert writer.retain(5).sources == 1
 
 
@@ -85,7 +86,7 @@ def test_a_source_that_was_labelled_after_its_sinks_were_gone_goes_too(tmp_path:
         assert writer.retain(5).sources == 0
         writer.write(graph_batch("q", 2, sink_labels=[K[1]]))
         assert writer.retain(10) == Removed(1, 1, 1, 0, 0, 0, 0, 0)
-        assert list(reader.every_source()) == []
+        assert list(every_source(reader)) == []
 
 
 def test_payloads_stay_as_long_as_one_of_their_tuples(tmp_path: Path) -> None:

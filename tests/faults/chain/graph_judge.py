@@ -13,6 +13,7 @@ from collector.store import StoreMissing, StoreReader, open_store
 from protocol.chunks import SEQ_BITS
 from protocol.graph import SinkFlag
 from tests.support.told_log import Log
+from tests.support.whole_graph import every_edge, every_late, every_sink, every_source
 from threadline.graph_check import check_feed
 
 LEVELS = 2
@@ -71,9 +72,9 @@ def read_graph(store: str, told: Log) -> Graph:
     graph = Graph()
     with closing(open_store(store).reader()) as reader:
         edges: dict[int, list[int]] = {}
-        for source, sink in reader.every_edge():
+        for source, sink in every_edge(reader):
             edges.setdefault(sink, []).append(source)
-        sinks = list(reader.every_sink())
+        sinks = list(every_sink(reader))
         said = reader.payloads([each.id for each in sinks])
         for each in sinks:
             agent, nonce, stream = told.streams[each.id >> SEQ_BITS]
@@ -84,7 +85,7 @@ def read_graph(store: str, told: Log) -> Graph:
             graph.results.append(
                 Result(each.id, each.ts, agent, nonce, stream, payload, is_incomplete, sources, late, lost)
             )
-        graph.agent_of = {each.id: told.streams[each.id >> SEQ_BITS][0] for each in reader.every_source()}
+        graph.agent_of = {each.id: told.streams[each.id >> SEQ_BITS][0] for each in every_source(reader)}
         known = reader.payloads(graph.agent_of)
         graph.readings = {each: (payload.ts, payload.value) for each, payload in known.items()}
     return graph
@@ -101,13 +102,13 @@ def differences(store: str, told: Log) -> list[str]:
 
 def _differences(reader: StoreReader, told: Log) -> Iterator[str]:
     expected = {number: told.resolve(number) for number in told.sink_tuples}
-    sinks = {each.id: each for each in reader.every_sink()}
-    edges = list(reader.every_edge())
+    sinks = {each.id: each for each in every_sink(reader)}
+    edges = list(every_edge(reader))
     due = {(origin, sink) for sink, of in expected.items() for origin in of.sources}
     yield from check_feed(reader, all_labelled=True)
     yield from _differ("sinks", sinks, expected)
-    yield from _differ("sources", (each.id for each in reader.every_source()), (origin for origin, _ in edges))
-    late = [(each.origin, each.sink) for each in reader.every_late()]
+    yield from _differ("sources", (each.id for each in every_source(reader)), (origin for origin, _ in edges))
+    late = [(each.origin, each.sink) for each in every_late(reader)]
     if late and not told.returned:
         yield f"{len(late)} edges are late, and nobody was retired: {late[:_SHOWN]}"
     yield from _differ("edges", [*edges, *late], due)
@@ -125,7 +126,7 @@ def _differences(reader: StoreReader, told: Log) -> Iterator[str]:
         if bool(sink.flags & SinkFlag.INCOMPLETE) != bool(resolved.lost or resolved.cut):
             yield f"{name} has the flags {sink.flags}; lost: {resolved.lost}, cut: {resolved.cut}"
         yield from _differ(f"lost origins of {name}", reader.lost_of(number), resolved.lost)
-    for source in reader.every_source():
+    for source in every_source(reader):
         if source.label_stamp is None:
             yield f"{_named(told, source.id)} is not labelled"
 

@@ -18,6 +18,7 @@ from tests.faults.chain.truth_judge import TruthJudge, accidents_in_one_process
 from tests.faults.chain.works import CENTER, GAUGE, MILL, QUARRY, YARD, notes_file
 from tests.support.pipeline import Pipeline
 from tests.support.told_log import Log
+from tests.support.whole_graph import every_edge
 from tests.system.graph.city import City
 
 SECOND_NS = 1_000_000_000
@@ -229,6 +230,6 @@ def test_the_graph_of_a_log_is_missing_its_last_rows(tmp_path: Path) -> None:
             writer.write(pipeline.run(rows))
     assert differences(store, told) == []
     with closing(open_store(store).reader()) as reader:
-        edge = next(reader.every_edge())
+        edge = next(every_edge(reader))
     told.deliveries[edge[1]].origins.clear()
     assert [finding for finding in differences(store, told) if "too many" in finding]

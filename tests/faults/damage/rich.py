@@ -13,6 +13,7 @@ from collector.store.feed import Cursor
 from protocol.wire.sections import Kind
 from tests.collector.api.rich_store import fill
 from tests.collector.store.graphs import QuickWriter
+from tests.support.whole_graph import every_sink, every_source
 
 Question = Callable[[StoreReader], Any]
 
@@ -30,8 +31,8 @@ def rich_store(path: Path) -> Rich:
     with QuickWriter(path) as writer:
         fill(writer)
     with StoreReader(path) as reader:
-        sinks = [sink.id for sink in reader.every_sink()]
-        sources = [source.id for source in reader.every_source()]
+        sinks = [sink.id for sink in every_sink(reader)]
+        sources = [source.id for source in every_source(reader)]
         questions: dict[str, Question] = {
             "sinks": lambda reader: reader.sinks(limit=1_000),
             "figures": lambda reader: (reader.count_sinks(-(10**6), 10**9, 10**6, None), reader.times(None, None)),

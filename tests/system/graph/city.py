@@ -24,6 +24,7 @@ from tests.spark_jobs.rows import document, receive, send, sink, source, window
 from tests.support.fleet_log import Shards, Speaker
 from tests.support.pipeline import MicroBatch
 from tests.support.told_log import Log
+from tests.support.whole_graph import every_edge, every_late, every_sink, every_source
 from threadline.graph_check import check_feed
 
 ROUND_MS = 1_000
@@ -128,12 +129,12 @@ def differences(store: str, told: Log) -> list[str]:
     found: list[str] = []
     with closing(open_store(store).reader()) as reader:
         found += check_feed(reader, all_labelled=True)
-        found += _differ("sinks", {each.id for each in reader.every_sink()}, set(expected))
-        found += _differ("sources", {each.id for each in reader.every_source()}, {origin for origin, _ in edges})
-        found += _differ("edges", set(reader.every_edge()), edges)
-        found += _differ("late edges", {(each.origin, each.sink) for each in reader.every_late()}, set())
-        found += [f"{each} is not labelled" for each in reader.every_sink() if each.label_stamp is None]
-        found += [f"{each} is flagged" for each in reader.every_sink() if each.flags]
+        found += _differ("sinks", {each.id for each in every_sink(reader)}, set(expected))
+        found += _differ("sources", {each.id for each in every_source(reader)}, {origin for origin, _ in edges})
+        found += _differ("edges", set(every_edge(reader)), edges)
+        found += _differ("late edges", {(each.origin, each.sink) for each in every_late(reader)}, set())
+        found += [f"{each} is not labelled" for each in every_sink(reader) if each.label_stamp is None]
+        found += [f"{each} is flagged" for each in every_sink(reader) if each.flags]
     return found
 
 

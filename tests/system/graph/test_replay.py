@@ -16,6 +16,7 @@ from protocol.topics import shard_of
 from tests.spark_jobs.rows import document, sink, source
 from tests.support.pipeline import MicroBatch, Pipeline
 from tests.support.told_log import Log
+from tests.support.whole_graph import every_edge, every_late, every_sink, every_source
 from tests.system.graph.city import City, DiskLog, differences
 from threadline.graph_check import check_feed
 from threadline.lab import SparkService
@@ -57,15 +58,15 @@ def test_what_was_removed_stays_removed_and_what_was_not_stays_whole(
     with open_store(store).writer() as writer:
         writer.retain(before_ts)
     with closing(open_store(store).reader()) as reader:
-        left = (set(reader.every_sink()), set(reader.every_source()), set(reader.every_edge()))
+        left = (set(every_sink(reader)), set(every_source(reader)), set(every_edge(reader)))
         counted = {name: reader.counters()[name] for name in ("payloads", "deliveries")}
     tell(store, city, "second")
     with closing(open_store(store).reader()) as reader:
         assert {name: reader.counters()[name] for name in counted} == counted
-        assert (set(reader.every_sink()), set(reader.every_source()), set(reader.every_edge())) == left
-        assert list(reader.every_late()) == []
+        assert (set(every_sink(reader)), set(every_source(reader)), set(every_edge(reader))) == left
+        assert list(every_late(reader)) == []
         assert check_feed(reader, all_labelled=True) == []
-        for each in reader.every_sink():
+        for each in every_sink(reader):
             assert {edge.id for edge in reader.backward(each.id)} == set(log.resolve(each.id).sources)
 
 
@@ -81,7 +82,7 @@ def test_what_comes_while_the_log_is_told_once_more_is_not_lost(tmp_path: Path, 
     assert removed.sinks
     tell(store, city, "second")
     with closing(open_store(store).reader()) as reader:
-        left = {each.id for each in reader.every_sink()}
+        left = {each.id for each in every_sink(reader)}
         assert len(left) == len(log.sink_tuples) - removed.sinks
         assert check_feed(reader, all_labelled=True) == []
         for each in left:
@@ -94,7 +95,7 @@ def test_stamps_do_not_go_back_when_the_beginning_is_told_once_more(tmp_path: Pa
     tell(store, city, "second")
     with closing(open_store(store).reader()) as reader:
         assert check_feed(reader, all_labelled=True) == []
-        stamps = [each.stamp for each in reader.every_sink()]
+        stamps = [each.stamp for each in every_sink(reader)]
         assert min(stamps) > -(2**62), "what everybody has told has a time, also if all have ended"
 
 
@@ -111,7 +112,7 @@ def test_a_new_checkpoint_takes_what_has_come_since(tmp_path: Path) -> None:
         log.append(rows)
     store = run_once(tmp_path, "first", "--remove-results-after", "0")
     with closing(open_store(store).reader()) as reader:
-        removed = log.told.sink_tuples.keys() - {each.id for each in reader.every_sink()}
+        removed = log.told.sink_tuples.keys() - {each.id for each in every_sink(reader)}
     assert removed
     newcomer = city.joined_by("newcomer", document(source("readings"), sink("alerts", "readings")))
     for ts in range(5):
@@ -123,7 +124,7 @@ def test_a_new_checkpoint_takes_what_has_come_since(tmp_path: Path) -> None:
     log.close()
     run_once(tmp_path, "second")
     with closing(open_store(store).reader()) as reader:
-        found = {each.id for each in reader.every_sink() if each.label_stamp is not None}
+        found = {each.id for each in every_sink(reader) if each.label_stamp is not None}
         assert found == log.told.sink_tuples.keys() - removed
         for each in found:
             assert {edge.id for edge in reader.backward(each)} == set(log.told.resolve(each).sources)

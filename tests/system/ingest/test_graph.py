@@ -24,6 +24,7 @@ from protocol.chunks import SEQ_BITS
 from protocol.row import Row
 from tests.support.pipeline import CheckedPipeline
 from tests.support.told_log import Log
+from tests.support.whole_graph import every_late, every_sink, every_source
 from tests.system.graph.city import differences
 from tests.system.ingest.site import Site, run
 from threadline.lab import SparkService
@@ -132,9 +133,9 @@ def check_graph(reader: StoreReader, ids: Ids) -> None:
     assert {edge.id for edge in reader.backward(accidents[0])} == {reports[0], reports[1], weather}
     assert {edge.id for edge in reader.backward(accidents[1])} == {reports[2], again}
     assert reader.forward(reports[2]) == [accidents[1]]
-    assert {each.id for each in reader.every_sink()} == set(accidents)
-    assert all(each.label_stamp is not None for each in reader.every_sink())
-    assert all(each.label_stamp is not None for each in reader.every_source())
+    assert {each.id for each in every_sink(reader)} == set(accidents)
+    assert all(each.label_stamp is not None for each in every_sink(reader))
+    assert all(each.label_stamp is not None for each in every_source(reader))
     payload = reader.payload(reports[1])
     assert payload is not None and payload.value == {"at": 100_000}
 
@@ -161,7 +162,7 @@ def test_results_are_traced_back_over_both_jobs_and_readings_expire_when_their_w
         writer.write(pipeline.run(rows()))
         ids = Ids(pipeline.oracle.log)
         with closing(store.reader()) as graph:
-            labels = {each.id: each.label_stamp for each in graph.every_source()}
+            labels = {each.id: each.label_stamp for each in every_source(graph)}
             first, second = (ids("roadside", "monday", "reports", seq) for seq in range(2))
             assert labels[first] is not None, "0 < 200 s - (120 s + 60 s): it cannot contribute any more"
             assert labels[second] is None, "it still can"
@@ -172,7 +173,7 @@ def test_results_are_traced_back_over_both_jobs_and_readings_expire_when_their_w
     pipeline.finish()
     assert pipeline.oracle.log.all_ended
     with closing(store.reader()) as graph:
-        assert list(graph.every_late()) == []
+        assert list(every_late(graph)) == []
         check_graph(graph, Ids(pipeline.oracle.log))
 
 
