@@ -7,37 +7,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from heapq import nsmallest
 from pathlib import Path
 from time import monotonic
-from typing import cast
 
-import numpy as np
-
-from collector.epochs import MOST_OWN_STREAMS, AgentEpochs, Arrival, EpochState, Tally, nodes_of, sends_in
+from collector.batch_rows import MOST_SEQ, PACKER, BatchRows, encoded_gap
+from collector.epochs import AgentEpochs, Arrival, EpochState, Tally
 from collector.log import NOBODY, LogDamaged, LogError, Row, ShardWriter
 from collector.log.writer import SEGMENT_BYTES
 from collector.quarantine import Quarantine
-from collector.registry import ClosedEpoch, Registry, RegistryError, StreamName
-from protocol.chunks import Numbers, pack_deliveries, pack_payloads, pack_progress, pack_sources
-from protocol.ids import StreamId
+from collector.registry import ClosedEpoch, Registry, RegistryError
 from protocol.records import Gap
-from protocol.structs import replaced
 from protocol.topics import shard_of
 from protocol.wire.answers import Logged
-from protocol.wire.batch import Batch, Header, decode_batch, read_header, unframe
+from protocol.wire.batch import Header, decode_batch, read_header, unframe
 from protocol.wire.compression import READABLE
 from protocol.wire.errors import MalformedBatch, UnknownCodec
-from protocol.wire.packer import Packer
 from protocol.wire.sections import (
-    DeliveryColumns,
     Kind,
-    ProgressColumns,
-    SourceColumns,
-    TupleColumns,
-    encode_section,
-    pending,
 )
 from protocol.wire.values import decode
 
@@ -48,13 +37,7 @@ MOST_AGENTS = 50_000  # of one shard
 _ROOM_FOR = 100  # agents, whenever room is made: each time takes a while
 _ROOM_AGAIN_S = 1.0
 _REFUSALS_TOLD_S = 60.0
-MOST_STREAMS = 4_096  # that one batch may name: each number that is given is given for ever
-MOST_NAME_BYTES = 500
-_MOST_SEQ = 2**62
 _EARLY_PATIENCE_S = 120.0
-_PACKER = Packer(strict=True, most_bytes=1 << 24)
-GIVEN_UP = "given up by the agent, which does not say more"
-NO_NEWS = "nothing in this batch is news"
 
 
 @dataclass(slots=True)
@@ -82,36 +65,6 @@ class _Agent:
     epochs: AgentEpochs
     heard_at: float
     duplicate: bool = False
-
-
-@dataclass(slots=True)
-class _Rows:
-    """The rows of one batch on their way into the log."""
-
-    state: EpochState
-    seq: int
-    rows: list[Row] = field(default_factory=list)
-    numbers: dict[StreamId, int] = field(default_factory=dict)
-    """Of streams that the epoch names for the first time."""
-    given_up_before: int = 0
-    """The batch after the last one that it says was given up."""
-    records: int = 0
-    origins: int = 0
-
-    @property
-    def sends(self) -> frozenset[str]:
-        """The names of the Send streams: the plan comes before what it is about, often in the same batch."""
-        told = next((row.data for row in self.rows if row.kind == Kind.PLAN), None)
-        return self.state.sends if told is None else sends_in(told)
-
-    def add(self, kind: Kind, data: bytes) -> None:
-        self.rows.append(Row(kind, self.state.agent, self.state.nonce, self.seq, data))
-
-    def add_gap(self, gap: Gap) -> None:
-        state = self.state
-        if gap.nonce == state.nonce and gap.batches is not None:
-            self.given_up_before = gap.batches[1] + 1
-        self.add(Kind.GAP, _encoded_gap(gap, state.agent, state.nonce))
 
 
 class ShardLog:
@@ -172,7 +125,7 @@ class ShardLog:
         if not loss:
             return []
         self.counters.gaps += 1
-        return [Row(Kind.GAP, NOBODY, 0, 0, _encoded_gap(Gap(loss, 0, 0), NOBODY, 0))]
+        return [Row(Kind.GAP, NOBODY, 0, 0, encoded_gap(Gap(loss, 0, 0), NOBODY, 0))]
 
     def close(self) -> None:
         """Let a successor have the shard. What was not committed is gone."""
@@ -185,7 +138,7 @@ class ShardLog:
         try:
             oldest, data = unframe(payload, agent)
             header, _ = read_header(data)
-            if header.next_seq > _MOST_SEQ:
+            if header.next_seq > MOST_SEQ:
                 raise MalformedBatch(f"no epoch has {header.next_seq} batches")
         except MalformedBatch as error:
             self._refuse(agent, payload, str(error))
@@ -264,15 +217,15 @@ class ShardLog:
         agent, header, epochs = arrival.agent, arrival.header, known.epochs
         found = epochs.find(header.nonce)
         state, is_reflashed = (found, False) if found is not None else self._new_epoch(agent, header, epochs.last_plan)
-        made = _Rows(state, state.next_seq)
+        made = BatchRows(state, state.next_seq, self._registry, partial(self._recall, known))
         if missing is not None:
             made.add_gap(missing)
         made.seq = max(header.seq, state.next_seq)
         if found is None:
-            made.add(Kind.EPOCH, _PACKER.encode(state.epoch))
+            made.add(Kind.EPOCH, PACKER.encode(state.epoch))
         before = len(made.rows)
         try:
-            self._make_rows(made, known, decode_batch(arrival.data, agent))
+            made.add_batch(decode_batch(arrival.data, agent))
         except UnknownCodec:
             self.counters.unknown_codec += 1
             return
@@ -309,99 +262,24 @@ class ShardLog:
             _LOG.error("two devices use one name agent=%s", known.epochs.agent)
         known.duplicate = True
 
-    def _put_away(self, made: _Rows, arrival: Arrival, reason: str) -> None:
+    def _put_away(self, made: BatchRows, arrival: Arrival, reason: str) -> None:
         """A batch that cannot be understood is not waited for, and does not keep others waiting."""
         header = arrival.header
         made.add_gap(Gap(f"quarantined: {reason}", header.epoch, header.nonce, (made.seq, header.next_seq - 1)))
-        made.records = made.origins = 0
+        made.records = made.origins = made.unreadable_plans = 0
         self.counters.quarantined += 1
         self._quarantine.keep(arrival.agent, arrival.data, reason)
         _LOG.warning("quarantined a batch agent=%s seq=%d reason=%s", arrival.agent, made.seq, reason)
 
-    def _count(self, made: _Rows, size_bytes: int) -> None:
+    def _count(self, made: BatchRows, size_bytes: int) -> None:
         counters = self.counters
         counters.batches += 1
         counters.bytes += size_bytes
         counters.rows += len(made.rows)
         counters.records += made.records
         counters.origins += made.origins
+        counters.unreadable_plans += made.unreadable_plans
         counters.gaps += sum(row.kind == Kind.GAP for row in made.rows)
-
-    # Rows
-
-    def _make_rows(self, made: _Rows, known: _Agent, batch: Batch) -> None:
-        before = len(made.rows)
-        for kind, section, raw in batch.sections:
-            if isinstance(section, (TupleColumns, ProgressColumns)):
-                _check_streams(made.state, section)
-                self._add_columns(made, kind, section, raw)
-            elif kind is Kind.GAP:
-                self._add_gaps(made, known, batch.header, cast("list[Gap]", section))
-            elif kind is not Kind.PLAN or not made.state.plan:  # what stands for lost batches repeats the plan
-                made.add(kind, raw)
-                made.records += len(section)
-                if kind is Kind.PLAN and nodes_of(raw) is None:
-                    self.counters.unreadable_plans += 1
-                    _LOG.warning("a plan cannot be read, so its Sends are not known agent=%s", made.state.agent)
-        header = batch.header
-        if header.covers > 1 and made.given_up_before < header.next_seq:
-            made.add_gap(Gap(GIVEN_UP, header.epoch, header.nonce, (made.seq, header.next_seq - 1)))
-        if len(made.rows) == before:  # without a row, the log would seem to have a hole
-            made.add_gap(Gap(NO_NEWS, header.epoch, header.nonce))
-
-    def _add_columns(self, made: _Rows, kind: Kind, section: TupleColumns | ProgressColumns, raw: bytes) -> None:
-        numbers = self._numbers(made, section.streams)
-        if isinstance(section, ProgressColumns):
-            made.add(kind, pack_progress(section, numbers))
-            made.records += len(section.stream)
-            return
-        if isinstance(section, DeliveryColumns):
-            made.add(kind, pack_deliveries(section, numbers, made.sends))
-            made.origins += len(section.origin_seq)
-        elif isinstance(section, SourceColumns):
-            made.add(kind, pack_sources(section, numbers))
-        made.add(Kind.PAYLOAD, pack_payloads(kind, numbers, raw))
-        made.records += len(section.seq)
-
-    def _numbers(self, made: _Rows, streams: list[StreamId]) -> Numbers:
-        """The numbers of streams; those that this epoch names for the first time are told in the log."""
-        state = made.state
-        new = [each for each in dict.fromkeys(streams) if each not in made.numbers and state.number_of(each) is None]
-        own = sum(_is_own(state, each) for each in (*made.numbers, *new))
-        if len(new) + len(made.numbers) > MOST_STREAMS or len(state.own_streams) + own > MOST_OWN_STREAMS:
-            raise MalformedBatch(f"too many streams: {len(new)} new ones")
-        _check_names([part for stream in new for part in (stream.agent, stream.name)])
-        if new:
-            epochs = [state.epoch if _is_own(state, stream) else stream.epoch for stream in new]
-            names = [StreamName(at.agent, at.nonce, epoch, at.name) for at, epoch in zip(new, epochs, strict=True)]
-            found = self._registry.numbers_of(names)
-            for stream, name in zip(new, names, strict=True):
-                number = made.numbers[stream] = found[name].number
-                told = [number, name.agent, name.epoch, name.name, name.nonce]
-                # Others know a start by its agent's own count, which is another one if the device was reflashed.
-                own_count = [stream.epoch] if stream.epoch != name.epoch else []
-                made.add(Kind.REGISTER, _PACKER.encode(told + own_count))
-        known = [state.number_of(stream) or made.numbers[stream] for stream in streams]
-        return np.array(known, "<i8")
-
-    def _add_gaps(self, made: _Rows, known: _Agent, header: Header, gaps: Iterable[Gap]) -> None:
-        gaps = list(gaps)
-        lowest: dict[int, int] = {}
-        for gap in gaps:
-            _check_gap(gap, header)
-            if gap.batches is not None:
-                lowest[gap.nonce] = min(gap.batches[0], lowest.get(gap.nonce, gap.batches[0]))
-        for gap in gaps:
-            of = made.state if gap.nonce == header.nonce else self._recall(known, gap.nonce)
-            if gap.batches is not None and gap.nonce != header.nonce and gap.batches[0] == lowest[gap.nonce]:
-                # Nothing of an earlier start can still come: what is missing before this is lost, too, and the batch
-                # that would have told so is among those that were given up.
-                first = min(gap.batches[0], 0 if of is None else of.next_seq)
-                gap = replaced(gap, batches=(first, gap.batches[1]))
-            left = gap if of is None else of.trimmed(gap)
-            if left is not None:
-                made.add_gap(left)
-                made.records += 1
 
     # Commits and answers
 
@@ -488,7 +366,7 @@ class ShardLog:
 
     def _snapshot(self) -> list[Row]:
         return [
-            Row(Kind.SNAPSHOT, agent, state.nonce, state.next_seq, _PACKER.encode(state.told()))
+            Row(Kind.SNAPSHOT, agent, state.nonce, state.next_seq, PACKER.encode(state.told()))
             for agent, known in self._agents.items()
             for state in (*known.epochs.closing.values(), *known.epochs.known.values())
         ]
@@ -514,44 +392,6 @@ class ShardLog:
             epoch = self._registry.epoch_of(row.agent, row.nonce, 0)
             state = EpochState(row.agent, epoch.shown, row.nonce)
         known.epochs.follow(state, row)
-
-
-def _encoded_gap(gap: Gap, agent: str, nonce: int) -> bytes:
-    return bytes(encode_section(Kind.GAP, [pending(gap, _PACKER)], agent, nonce, 0))
-
-
-def _is_own(state: EpochState, stream: StreamId) -> bool:
-    return stream.nonce == state.nonce and stream.agent == state.agent
-
-
-def _check_streams(state: EpochState, section: TupleColumns | ProgressColumns) -> None:
-    """An agent may refer to tuples of others, but speaks only for its own streams."""
-    for place in set(section.stream):
-        if not _is_own(state, section.streams[place]):
-            raise MalformedBatch(f"speaks for {section.streams[place]}, which is not its own")
-
-
-def _check_names(names: Iterable[str]) -> None:
-    """They are kept in memory and repeated in every snapshot."""
-    for name in names:
-        if len(name.encode()) > MOST_NAME_BYTES:
-            raise MalformedBatch(f"a name of {len(name.encode())} bytes")
-
-
-def _check_gap(gap: Gap, header: Header) -> None:
-    """Numbers that one can count on with."""
-    _check_names([lost.name for lost in gap.tuples])
-    spans = [span for span in (gap.batches, gap.events) if span is not None]
-    spans += [(lost.first, lost.last) for lost in gap.tuples]
-    last = [span[-1] for span in spans] + [seq for _, seq in gap.next_seqs]
-    if gap.next_event is not None:
-        last.append(gap.next_event)
-    if any(len(span) != 2 or not 0 <= span[0] <= span[1] for span in spans) or max(last, default=0) > _MOST_SEQ:
-        raise MalformedBatch("a gap of impossible numbers")
-    if gap.nonce == header.nonce and gap.batches is not None and gap.batches[1] >= header.next_seq:
-        raise MalformedBatch("a gap that names batches which are yet to come")
-    if not 0 <= gap.nonce < 2**64 or not 0 <= gap.epoch < 2**62:
-        raise MalformedBatch("a gap of an impossible epoch")
 
 
 def _is_round(count: int) -> bool:

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from collector.batch_rows import MOST_NAME_BYTES
 from collector.ingest.errors import BadDocument
-from collector.shard_log import MOST_NAME_BYTES
 from protocol.plan.errors import shown
 from protocol.records import BEGINNING, END_OF_TIME
 from protocol.topics import AGENT_NAME

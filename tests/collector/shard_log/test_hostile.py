@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 import collector.shard_log
+from collector.batch_rows import MOST_STREAMS, NO_NEWS
 from collector.epochs import MOST_OWN_STREAMS
 from collector.log import LogReader, Position
-from collector.shard_log import CODECS, MOST_STREAMS, NO_NEWS
+from collector.shard_log import CODECS
 from protocol.ids import StreamId
 from protocol.records import Declared, Delivery, End, Gap, Lost, Origin, OriginKind, Progress, SourcePayload
 from protocol.wire.batch import Header, frame

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from collector.batch_rows import GIVEN_UP
 from collector.epochs import NEVER_CAME
 from collector.log import LogUnwritable, ShardInUse
-from collector.shard_log import CODECS, GIVEN_UP, ShardLog
+from collector.shard_log import CODECS, ShardLog
 from protocol.chunks import read_deliveries, read_progress, read_sources, read_tuples
 from protocol.ids import StreamId
 from protocol.plan import Node, PlanDocument
