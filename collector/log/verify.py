@@ -120,6 +120,8 @@ class _Shard:
         return self._report
 
     def _found(self, fault: Fault, at: Position, text: str) -> None:
+        if fault in (Fault.DAMAGED, Fault.MISSING_SEGMENT):
+            self._order.skip()
         self._report.findings.append(Finding(fault, self._report.shard, at, text))
 
     def _verify(self) -> None:
@@ -137,7 +139,7 @@ class _Shard:
         for missing in _missing(numbers, end, end_numbers(self._path)):
             if missing not in told:
                 self._found(Fault.MISSING_SEGMENT, Position(missing, 0), "not there")
-        self._order.begin(is_whole=numbers[:1] == [1])
+        self._order.begin(is_whole=numbers == [*range(1, len(numbers) + 1)])
         for number in numbers:
             try:
                 with Segment(segment_path(self._path, number)) as segment:
@@ -223,6 +225,10 @@ class _Order:
         self._tracks: dict[tuple[str, int], _Track] = {}
         self._absent: defaultdict[tuple[str, int], Ranges] = defaultdict(Ranges)
         """Seqs that will never come, or that were reported: also of those of which nothing was seen yet."""
+
+    def skip(self) -> None:
+        """Rows cannot be read: starts may have begun in them."""
+        self._is_whole = False
 
     def faults(self, rows: list[Row]) -> Iterator[tuple[int, Fault, str]]:
         """What breaks the order in the rows of one commit: at which row, and how."""

@@ -297,8 +297,7 @@ def test_a_folder_in_the_place_of_a_file_is_a_fault_and_the_rest_is_read(tmp_pat
     path = tmp_path / "shard-05" / name
     path.unlink(missing_ok=True)
     path.mkdir()
-    finding, *others = report(tmp_path).findings
-    assert {each.fault for each in others} <= {Fault.MISSING_SEQ}, "what was in it"
+    (finding,) = report(tmp_path).findings
     assert name in finding.text and ("Is a directory" in finding.text or finding.fault is Fault.LOST)
     assert report(tmp_path).rows >= 6, "the others"
 
