@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -21,7 +22,7 @@ from edge_agent.spool import Syncer
 from edge_agent.stream import Plan, Watermark
 from edge_agent.transport import Client, State
 from protocol.events import DataItem, Event, TaskBegun, TaskEnded
-from protocol.records import Delivery, End, Progress, Record, SourcePayload
+from protocol.records import BEGINNING, Delivery, End, Progress, Record, SourcePayload
 from protocol.wire.crossing import Crossing, PackedTuple
 from protocol.wire.sections import EventKind, Kind
 from tests.faults.simulation.disk import Disk, Killed, close_files
@@ -108,6 +109,8 @@ class NotedRun(PlanRun):
 
     def __init__(self, agent: Agent, plan: Plan, life: Life) -> None:
         self._life = life
+        self._promised: defaultdict[tuple[str | int, ...], int] = defaultdict(lambda: BEGINNING)
+        """By stream, and by stream and start of its sender."""
         super().__init__(agent, plan)
 
     def _emit(self, record: Record) -> None:
@@ -123,8 +126,16 @@ class NotedRun(PlanRun):
         super()._emit(record)
 
     def _take_over(self, exchange: Exchange, crossing: Crossing) -> None:
-        sent = crossing.stream
-        self._life.taken += [(sent.agent, sent.name, origin.stream.nonce, origin.seq) for *_, origin in crossing.tuples]
+        life, sent = self._life, crossing.stream
+        for ts, _, origin in crossing.tuples:
+            taken = sent.agent, sent.name, origin.stream.nonce, origin.seq
+            life.taken.append(taken)
+            if ts < self._promised[sent.agent, sent.name]:
+                life.late.add(taken)
+            if ts < self._promised[sent.agent, sent.name, sent.nonce]:
+                life.broken.append(taken)
+        for whose in ((sent.agent, sent.name), (sent.agent, sent.name, sent.nonce)):
+            self._promised[whose] = max(self._promised[whose], crossing.watermark)
         super()._take_over(exchange, crossing)
 
     def take(self) -> bool:

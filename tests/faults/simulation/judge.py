@@ -53,6 +53,11 @@ def judge(lives: Sequence[Life], rows: Mapping[int, Sequence[Row]]) -> list[str]
         for each in log
         if each.nonce not in known and each.agent
     ]
+    findings += [
+        f"{life.name} was sent what is older than its sender had promised: {life.broken}"
+        for life in lives
+        if life.broken
+    ]
     declared = {disk_of(each.nonce) for each in log if each.kind is Kind.PLAN}
     findings += [
         f"{life.name} has taken tuples of {sender} that left before the log knew of a plan on its disk"
@@ -251,12 +256,7 @@ def _judge_crossing(
     is_given_up = any(lost.name == sink for gap in gaps for lost in gap.tuples)
     if is_given_up or any(life.has_given_up for life in senders):
         return
-    late = {
-        (nonce, seq)
-        for life in receivers
-        for of, name, nonce, seq in life.taken
-        if (of, name) == (sender, stream) and not _has_result(life, sink, nonce, seq)
-    }
+    late = {(nonce, seq) for life in receivers for of, name, nonce, seq in life.late if (of, name) == (sender, stream)}
     for life in senders:
         if life.reflashed:
             continue
@@ -270,10 +270,3 @@ def _judge_crossing(
 
 def _safe_of(life: Life, stream: str) -> int:
     return sum(of == stream for of, _ in life.tuples[: life.safe.tuples])
-
-
-def _has_result(life: Life, sink: str, nonce: int, seq: int) -> bool:
-    return any(
-        name == sink and any((each.stream.nonce, each.seq) == (nonce, seq) for each in delivery.origins)
-        for (name, _), delivery in life.deliveries.items()
-    )

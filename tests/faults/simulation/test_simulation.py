@@ -20,7 +20,10 @@ from collector.log_view import Entry
 from edge_agent.exchange.send_streams import SendStream
 from edge_agent.outbox import Outbox
 from edge_agent.stream.source_ids import SourceIds
-from protocol.records import Gap, SourcePayload
+from edge_agent.stream.sources import Receive
+from protocol.records import END_OF_TIME, Gap, SourcePayload
+from protocol.structs import replaced
+from protocol.wire.crossing import Crossing, PackedTuple, encode_crossing
 from protocol.wire.packer import Packer
 from protocol.wire.sections import Kind, Pending, pending_sized
 from tests.faults.simulation.fleet import COUNTED
@@ -124,6 +127,22 @@ def captured_without_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Outbox, "put", put_without)
 
 
+def received_but_for_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = Receive.take
+
+    def take_some(self: Receive, tuples: list[Any], watermark: int, hold: int, idle: bool) -> None:
+        take(self, [each for each in tuples if each[2].seq % 4 != 3], watermark, hold, idle)
+
+    monkeypatch.setattr(Receive, "take", take_some)
+
+
+def promised_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    def encoded(crossing: Crossing, tuples: list[PackedTuple]) -> bytes:
+        return encode_crossing(replaced(crossing, watermark=min(crossing.watermark + 1_000, END_OF_TIME)), tuples)
+
+    monkeypatch.setattr("edge_agent.exchange.send_streams.encode_crossing", encoded)
+
+
 @pytest.mark.parametrize(
     ("defect", "told"),
     [
@@ -131,6 +150,8 @@ def captured_without_data(monkeypatch: pytest.MonkeyPatch) -> None:
         (written_with_other_values, "not what was told"),
         (written_with_other_times, "not what was told"),
         (captured_without_data, "not what was captured"),
+        (received_but_for_some, "never arrived"),
+        (promised_too_much, "older than its sender had promised"),
     ],
 )
 def test_whatever_is_wrong_in_what_comes_out_is_found(
@@ -139,7 +160,7 @@ def test_whatever_is_wrong_in_what_comes_out_is_found(
     """All that is right is how much there is of it."""
     defect(monkeypatch)
     with pytest.raises(RunFailed, match=told):
-        run(1, Options(("car", "center", "cam"), plan_run(0)[0].settings), DULL)
+        run(1, Options(("car", "center", "cam"), plan_run(0)[0].settings), DULL * 2)
 
 
 @pytest.mark.parametrize("end", ["kill device", "power cut of device"])

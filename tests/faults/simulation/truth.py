@@ -43,6 +43,10 @@ class Life:
     """A stream, its watermark, and how many tuples of the epoch were told before."""
     taken: list[tuple[str, str, int, int]] = field(default_factory=list)
     """Tuples of other agents that went through its plan: the sender, its stream, and the nonce and number of each."""
+    late: set[tuple[str, str, int, int]] = field(default_factory=set)
+    """Of these, what is older than some start of its sender had promised before, so that no result need come of it."""
+    broken: list[tuple[str, str, int, int]] = field(default_factory=list)
+    """Of these, what is older than the very start that sent it had promised."""
     sent: dict[str, int] = field(default_factory=dict)
     """How many tuples of a stream for other agents are safe in the spool of its Send: no power cut takes them."""
     has_given_up: bool = False
