@@ -22,11 +22,11 @@ from edge_agent.spool import Syncer
 from edge_agent.stream import Plan, Watermark
 from edge_agent.transport import Client, State
 from protocol.events import DataItem, Event, TaskBegun, TaskEnded
-from protocol.records import BEGINNING, Delivery, End, Progress, Record, SourcePayload
+from protocol.records import BEGINNING, END_OF_TIME, Delivery, End, Progress, Record, SourcePayload
 from protocol.wire.crossing import Crossing, PackedTuple
 from protocol.wire.sections import EventKind, Kind
 from tests.faults.simulation.disk import Disk, Killed, close_files
-from tests.faults.simulation.fleet import SOURCE
+from tests.faults.simulation.fleet import DISORDER_MS, SOURCE, WINDOW_MS
 from tests.faults.simulation.timeline import Process, Timeline
 from tests.faults.simulation.truth import Life
 
@@ -143,6 +143,30 @@ class NotedRun(PlanRun):
         return self._take()
 
 
+class Due:
+    """The readings that the plan must have told, by its own promises: those that were not late, and for which no window
+    waits any more."""
+
+    def __init__(self, life: Life, version: int) -> None:
+        self._life = life
+        self._disorder_ms, self._window_ms = (DISORDER_MS, WINDOW_MS) if version else (0, 0)
+        self._promised = BEGINNING
+        self._waiting: list[tuple[int, int]] = []
+
+    def read(self, items: list[tuple[int, int]]) -> None:
+        """The plan has taken them."""
+        for ts, value in items:
+            if ts >= self._promised:
+                self._waiting.append((ts, value))
+            self.promise(ts - self._disorder_ms)
+
+    def promise(self, ts: int) -> None:
+        """Nothing older comes."""
+        self._promised = max(self._promised, ts)
+        self._life.due += [each for each in self._waiting if each[0] + self._window_ms <= self._promised]
+        self._waiting = [each for each in self._waiting if each[0] + self._window_ms > self._promised]
+
+
 class Device(Process):
     """One process of an agent. Its folder outlives it."""
 
@@ -170,6 +194,7 @@ class Device(Process):
         self.clock_ms = 0
         """Where its source is in time."""
         self._is_finishing = False
+        self._due: Due
 
     def begin(self, lives: list[Life]) -> None:
         """Start the process: it takes up what the last one left."""
@@ -184,6 +209,7 @@ class Device(Process):
                 self.life = Life(self.name, epoch.counter, epoch.nonce, self._version, dropping, synced)
                 lives.append(self.life)
         assert self.life is not None
+        self._due = Due(self.life, self._version)
         self.life.begun = not agent._outbox.trouble
         for send in () if agent.exchange is None else agent.exchange._sends.values():
             assert isinstance(send, NotedSend)
@@ -237,8 +263,10 @@ class Device(Process):
         self.life.readings += items
         with self._speaking(self.agent):
             self._run.engine.feed(SOURCE, items)
+            self._due.read(items)
             if dice.random() < 0.3:
                 self._run.engine.feed(SOURCE, [Watermark(self.clock_ms)])
+                self._due.promise(self.clock_ms)
         self._mark()
 
     def _mark(self) -> None:
@@ -283,6 +311,7 @@ class Device(Process):
         if self._run is not None and SOURCE in self._run.engine._sources and not self._is_finishing:
             self._is_finishing = True
             self._run.engine.close(SOURCE)
+            self._due.promise(END_OF_TIME)
             self._mark()
 
     @property

@@ -21,6 +21,7 @@ VERSIONS = 2
 COUNTED = (("car", "minutes", "center", "near"), ("car", "minutes", "hub", "reports"))
 """Sender, its stream, a receiver, and the receiver's sink that has a tuple for each of the stream in version 0."""
 DISORDER_MS = 300
+WINDOW_MS = 2_000
 
 
 def is_hot(value: int) -> bool:
@@ -45,7 +46,7 @@ def plan_of(agent: str, version: int, fleet: Sequence[str]) -> Plan | None:
     if agent == "car":
         readings = plan.source(SOURCE, [], disorder_ms=DISORDER_MS if version else 0)
         if version:
-            minutes = readings.key_by(parity).window(2_000).aggregate(Count(), into=counted)
+            minutes = readings.key_by(parity).window(WINDOW_MS).aggregate(Count(), into=counted)
         else:
             minutes = readings.map(doubled)
         minutes.send("minutes", to=[each for each in ("hub", "center") if each in fleet])

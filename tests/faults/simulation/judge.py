@@ -181,6 +181,9 @@ class _Judge:
         invented = Counter(life.sources.values()) - Counter(life.readings)
         if invented:
             yield f"the plan tells what was never read: {sorted(invented)}"
+        untold = Counter(life.due) - Counter(life.sources.values())
+        if untold:
+            yield f"the plan does not tell what was read: {sorted(untold)}"
         for each in self.mine:
             if each.kind is Kind.SOURCE:
                 said = each.record.ts, each.record.payload

@@ -20,7 +20,7 @@ from collector.log_view import Entry
 from edge_agent.exchange.send_streams import SendStream
 from edge_agent.outbox import Outbox
 from edge_agent.stream.source_ids import SourceIds
-from edge_agent.stream.sources import Receive
+from edge_agent.stream.sources import Receive, Source
 from protocol.records import END_OF_TIME, Gap, SourcePayload
 from protocol.structs import replaced
 from protocol.wire.crossing import Crossing, PackedTuple, encode_crossing
@@ -127,6 +127,11 @@ def captured_without_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Outbox, "put", put_without)
 
 
+def read_but_for_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = Source.take
+    monkeypatch.setattr(Source, "take", lambda source, items: take(source, items[:1] + items[2:]))
+
+
 def received_but_for_some(monkeypatch: pytest.MonkeyPatch) -> None:
     take = Receive.take
 
@@ -150,6 +155,7 @@ def promised_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
         (written_with_other_values, "not what was told"),
         (written_with_other_times, "not what was told"),
         (captured_without_data, "not what was captured"),
+        (read_but_for_some, "not tell what was read"),
         (received_but_for_some, "never arrived"),
         (promised_too_much, "older than its sender had promised"),
     ],

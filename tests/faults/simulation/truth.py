@@ -34,6 +34,8 @@ class Life:
     """Captured, each at its number."""
     readings: list[tuple[int, int]] = field(default_factory=list)
     """What its source gave it: times and values."""
+    due: list[tuple[int, int]] = field(default_factory=list)
+    """Of these, what its plan must have told by now."""
     tuples: list[tuple[str, int]] = field(default_factory=list)
     """Source tuples and deliveries, by stream and number, in the order in which they were told."""
     sources: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
