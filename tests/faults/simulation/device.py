@@ -7,6 +7,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import partial
 from math import inf
 from random import Random
@@ -22,6 +23,7 @@ from edge_agent.spool import Syncer
 from edge_agent.stream import Plan, Watermark
 from edge_agent.transport import Client, State
 from protocol.events import DataItem, Event, TaskBegun, TaskEnded
+from protocol.ids import StreamId
 from protocol.records import BEGINNING, END_OF_TIME, Delivery, End, Progress, Record, SourcePayload
 from protocol.wire.crossing import Crossing, PackedTuple
 from protocol.wire.sections import EventKind, Kind
@@ -80,6 +82,12 @@ class NotedSend(SendStream):
 
     life: Life
     _added = 0
+
+    def __init__(self, most_bytes: int | None, stream: StreamId, folder: str, settings: Settings) -> None:
+        if most_bytes is not None:
+            settings = copy(settings)
+            object.__setattr__(settings, "spool_bytes", most_bytes)  # an agent's own spool must not be so small
+        super().__init__(stream, folder, settings)
 
     def add(self, tuples: list[PackedTuple], watermark: int, hold: int, idle: bool, now: float) -> None:
         super().add(tuples, watermark, hold, idle, now)

@@ -6,6 +6,7 @@ together: the graph is what the agents said.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -234,7 +235,8 @@ def _facts(delivery: Delivery) -> tuple[object, ...]:
 def _judge_crossing(
     lives: Sequence[Life], log: Sequence[Entry], sender: str, stream: str, receiver: str, sink: str
 ) -> Iterator[str]:
-    """Every tuple that crossed has one result: none has two, and none is missing, unless its receiver found it late."""
+    """Every tuple that crossed has one result: none has two, and none is missing, unless it came late to its receiver,
+    or its sender gave it up: of these, receivers are told how many there are at most."""
     senders = [life for life in lives if life.agent == sender]
     receivers = [life for life in lives if life.agent == receiver]
     if not receivers:
@@ -257,8 +259,10 @@ def _judge_crossing(
     nonces = {life.nonce for life in receivers}
     gaps = [each.record for each in log if each.kind is Kind.GAP and each.record.nonce in nonces]
     is_given_up = any(lost.name == sink for gap in gaps for lost in gap.tuples)
-    if is_given_up or any(life.has_given_up for life in senders):
+    if is_given_up:
         return
+    has_given_up = any(life.has_given_up for life in senders)
+    never_arrived = 0
     late = {(nonce, seq) for life in receivers for of, name, nonce, seq in life.late if (of, name) == (sender, stream)}
     for life in senders:
         if life.reflashed:
@@ -267,8 +271,19 @@ def _judge_crossing(
         # What was delivered and not yet sent when it was killed is excused.
         due = told[: life.sent.get(stream, 0) if life.killed else _safe_of(life, stream)]
         missing = [seq for seq in due if not results[life.nonce, seq] and (life.nonce, seq) not in late]
-        if missing:
+        never_arrived += len(missing)
+        if missing and not has_given_up:
             yield f"{way}: never arrived of {life.name}: {missing}"
+    named = _given_up(log, sender, stream, receiver)
+    if has_given_up and never_arrived > named:
+        yield f"{way}: {never_arrived} never arrived, and {named} at most are named as given up"
+
+
+def _given_up(log: Sequence[Entry], sender: str, stream: str, receiver: str) -> int:
+    """How many tuples its sender has given up, at most, as a receiver was told."""
+    reason = re.compile(rf"given up by {sender}: \d+ messages of {stream} with (\d+) tuples at most")
+    told = [reason.fullmatch(each.record.reason) for each in log if each.kind is Kind.GAP and each.agent == receiver]
+    return sum(int(each[1]) for each in told if each)
 
 
 def _safe_of(life: Life, stream: str) -> int:

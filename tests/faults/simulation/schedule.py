@@ -14,6 +14,8 @@ from tests.faults.simulation.world import Options, World
 
 _MUCH = (0.0, 0.02, 0.1, 0.3, 1.0)
 _ALWAYS = {"read": 6, "capture": 3, "flush": 2, "wait": 8}
+_TORRENT = "torrent"
+_SEND_BYTES = 4 << 10
 _FLEETS = (AGENTS, ("car", "center"), ("car", "hub", "center"), ("car", "hub", "cam"), ("cam",))
 
 
@@ -46,6 +48,18 @@ def _flood(world: World, step: Step) -> None:
             world.run(0.3)
             if world.devices.get(step.agent) is not device:
                 return
+
+
+def _torrent(world: World, step: Step) -> None:
+    """More than fits into the small spool of a Send while one of those who receive it cannot be reached."""
+    device, reachable = world.devices.get("car"), world.link.partitioned
+    world.link.partitioned = reachable | {step.agent}
+    for _ in range(10 + int(step.much * 20)):
+        if device is None or device.agent is None or world.devices.get("car") is not device:
+            break
+        device.read(15, 62)
+        world.run(0.5)
+    world.link.partitioned = reachable
 
 
 def _flush(world: World, step: Step) -> None:
@@ -220,6 +234,7 @@ ACTIONS: dict[str, Callable[[World, Step], None]] = {
     "flush": _flush,
     "wait": _wait,
     "flood": _flood,
+    _TORRENT: _torrent,
     "weather": _weather,
     "corruption": _corruption,
     "partition": _partition,
@@ -252,7 +267,7 @@ ACTIONS: dict[str, Callable[[World, Step], None]] = {
     "slow graph job": _slow_job,
     "old segments go": _remove_old,
 }
-FAULTS = tuple(name for name in ACTIONS if name not in _ALWAYS)
+FAULTS = tuple(name for name in ACTIONS if name not in _ALWAYS and name != _TORRENT)
 
 
 def plan_run(seed: int) -> tuple[Options, list[Step]]:
@@ -278,9 +293,21 @@ def plan_run(seed: int) -> tuple[Options, list[Step]]:
         Step(dice.choices(list(weights), list(weights.values()))[0], dice.choice(agents), dice.choice(_MUCH))
         for _ in range(dice.randrange(20, 70))
     ]
+    send_bytes = _SEND_BYTES if _add_torrents(seed, agents, steps) else None
     happens = {step.action for step in steps}
     forgets = "reflash" in happens or ("power cut of device" in happens and settings["fsync"] != "batch")
-    return Options(agents, settings, late=forgets or "retire" in happens), steps
+    return Options(agents, settings, late=forgets or "retire" in happens, send_bytes=send_bytes), steps
+
+
+def _add_torrents(seed: int, agents: tuple[str, ...], steps: list[Step]) -> bool:
+    """In some runs of those who send, for which the spools are small; all others stay what they were. Tells whether."""
+    dice = Random(f"{seed}/{_TORRENT}")
+    if dice.randrange(10) or "car" not in agents:
+        return False
+    for _ in range(dice.randint(1, 4)):
+        step = Step(_TORRENT, dice.choice(agents[1:]), dice.choice(_MUCH))
+        steps.insert(dice.randint(0, len(steps)), step)
+    return True
 
 
 def act(world: World, step: Step) -> None:

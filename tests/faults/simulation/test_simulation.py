@@ -17,11 +17,12 @@ import pytest
 
 from collector.log.writer import ShardWriter
 from collector.log_view import Entry
+from edge_agent.agent import Agent
 from edge_agent.exchange.send_streams import SendStream
 from edge_agent.outbox import Outbox
 from edge_agent.stream.source_ids import SourceIds
 from edge_agent.stream.sources import Receive, Source
-from protocol.records import END_OF_TIME, Gap, SourcePayload
+from protocol.records import END_OF_TIME, Gap, Record, SourcePayload
 from protocol.structs import replaced
 from protocol.wire.crossing import Crossing, PackedTuple, encode_crossing
 from protocol.wire.packer import Packer
@@ -187,6 +188,36 @@ def test_what_a_dead_sender_had_written_for_others_must_arrive(
     run(1, options, steps)
     monkeypatch.setattr(SendStream, "_make_safe_what_was_left", let_go)
     with pytest.raises(RunFailed, match="never arrived of car@1"):
+        run(1, options, steps)
+
+
+def told_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    emit = Agent.emit
+
+    def emit_no_gap(self: Agent, record: Record) -> None:
+        if not isinstance(record, Gap):
+            emit(self, record)
+
+    monkeypatch.setattr(Agent, "emit", emit_no_gap)
+
+
+def told_to_be_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def encoded(crossing: Crossing, tuples: list[PackedTuple]) -> bytes:
+        return encode_crossing(replaced(crossing, lost=min(crossing.lost, 1)), tuples)
+
+    monkeypatch.setattr("edge_agent.exchange.send_streams.encode_crossing", encoded)
+
+
+@pytest.mark.parametrize("defect", [told_to_nobody, told_to_be_nothing])
+def test_a_receiver_must_be_told_how_much_its_sender_has_given_up(
+    monkeypatch: pytest.MonkeyPatch, defect: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    settings = plan_run(0)[0].settings | {"when_full": "drop-oldest", "spool_bytes": 1 << 20}
+    options = Options(("car", "center"), settings, send_bytes=4 << 10)
+    steps = [*DULL, Step("torrent", "center", 0.3), *DULL]
+    run(1, options, steps)
+    defect(monkeypatch)
+    with pytest.raises(RunFailed, match=r"never arrived, and \d+ at most are named"):
         run(1, options, steps)
 
 

@@ -48,6 +48,8 @@ class Options:
     late: bool = False
     """Whether things may come late: an agent was retired, or its disk forgot what it had taken, so that it takes it
     again and tells results a second time."""
+    send_bytes: int | None = None
+    """What the spool of a Send holds, if that is less than the agent's own."""
 
 
 class World:
@@ -88,7 +90,9 @@ class World:
                 stack.enter_context(patch(name, self._monotonic))
             stack.enter_context(patch("edge_agent.agent.time_ns", lambda: int(self.timeline.now * 1e9)))
             stack.enter_context(patch("edge_agent.agent.Client", SteppedClient))
-            stack.enter_context(patch("edge_agent.exchange.exchange.SendStream", NotedSend))
+            stack.enter_context(
+                patch("edge_agent.exchange.exchange.SendStream", partial(NotedSend, self.options.send_bytes))
+            )
             stack.enter_context(patch("edge_agent.outbox.outbox.Syncer", PromptSyncer))
             stack.enter_context(patch("os.urandom", self._random_bytes.randbytes))
             stack.enter_context(self.disks)
