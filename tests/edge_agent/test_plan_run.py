@@ -298,6 +298,21 @@ def test_a_relay_passes_on_what_it_receives(start: Start, tmp_path: Path) -> Non
     assert crossings[-1].watermark == END_OF_TIME
 
 
+def test_what_comes_of_a_crossing_is_on_its_way_to_the_disk_before_anything_goes_to_others(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others would know a tuple of which its own agent may have no delivery."""
+    plan = Plan("relay")
+    plan.receive("numbers", "car-7").send("passed on", to=["lab"])
+    said: list[str] = []
+    for name in ("took", "transmit"):
+        monkeypatch.setattr(Exchange, name, lambda *_, name=name: said.append(name))
+    running = start(plan)
+    running.crosses("numbers", 1, watermark=END_OF_TIME)
+    running.ends()
+    assert said == ["took", "transmit"]
+
+
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[Taken]:
     """What is said to the senders, in order, beginning with the greeting."""

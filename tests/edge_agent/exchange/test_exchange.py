@@ -23,7 +23,8 @@ from edge_agent.transport import Client, Message
 from protocol import plan as plan_module
 from protocol.ids import StreamId
 from protocol.plan import PlanError
-from protocol.records import END_OF_TIME, Origin, OriginKind
+from protocol.records import END_OF_TIME, Gap, Origin, OriginKind, Record
+from protocol.structs import replaced
 from protocol.wire import crossing as crossing_module
 from protocol.wire.answers import Answer, Logged, Taken, encode_answer
 from protocol.wire.crossing import Crossing, packed
@@ -258,6 +259,20 @@ def test_a_sender_that_repeats_itself_does_not_hear_our_answers(tmp_path: Path) 
     assert silent_since(400.0) > 500.0, "it has stopped"
     crossed(last_crossing(1), True, 90.0)
     assert silent_since(95.0) > 500.0
+    agent.close(0.0)
+
+
+def test_what_a_sender_has_given_up_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Message 3 stands for some that are gone, and 1 and 2 never come."""
+    agent = agent_with(tmp_path, squares())
+    assert agent.exchange is not None
+    emitted: list[Record] = []
+    monkeypatch.setattr(agent, "emit", emitted.append)
+    agent.exchange._crossed(last_crossing(0), True, 0.0)
+    assert emitted == []
+    agent.exchange._crossed(replaced(last_crossing(3), lost=5), True, 1.0)
+    assert emitted == [Gap("given up by car-7: 3 messages of numbers with 5 tuples at most", 1, 77)]
+    assert [each.seq for each in agent.exchange.arrived] == [0, 3]
     agent.close(0.0)
 
 
