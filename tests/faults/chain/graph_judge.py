@@ -36,6 +36,11 @@ class Result:
     """Sources that had expired: only after a retirement."""
     lost: list[int]
 
+    @property
+    def seq(self) -> int:
+        """Its number in its stream."""
+        return self.id & (1 << SEQ_BITS) - 1
+
 
 @dataclass(slots=True)
 class Graph:

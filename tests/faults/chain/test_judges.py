@@ -41,7 +41,8 @@ class Day:
             numbers = list(range(10 * load, 10 * load + 10))
             mark = f"m-{load}"
             made += f"made {mark} {(10 * load + 10) * SECOND_NS} {','.join(map(str, numbers))}\n"
-            self._result(QUARRY, "loads", {"mark": mark, "numbers": numbers}, [self._stones[each] for each in numbers])
+            sources, end_ms = [self._stones[each] for each in numbers], load // 2 * 200 + 200
+            self._result(QUARRY, "loads", {"mark": mark, "numbers": numbers}, sources, end_ms)
         notes_file(folder, QUARRY).write_text(f"life 1 0\n{took}{made}")
         hard = [number for number in self._stones if number % 3]
         cut = "".join(f"made b-{number} {number * SECOND_NS} {number}\n" for number in hard)
@@ -50,8 +51,8 @@ class Day:
         notes_file(folder, YARD).write_text(f"life 3 0\n{wall}")
         notes_file(folder, GAUGE).write_text("life 4 0\n")
         for number in hard:
-            self._result(MILL, "blocks", {"number": number, "square": number**2}, [self._stones[number]])
-        self._result(YARD, "walls", {"mark": "w-0", "numbers": hard}, [self._stones[number] for number in hard])
+            self._result(MILL, "blocks", {"number": number, "square": number**2}, [self._stones[number]], number * 10)
+        self._result(YARD, "walls", {"mark": "w-0", "numbers": hard}, [self._stones[number] for number in hard], 300)
         for ts, values, readings in accidents_in_one_process(1):
             sources = [self._reading("accidents-roadside", at, dict(enumerate(said))) for at, said in readings]
             self._result(CENTER, "accidents", dict(enumerate(values)), sources, ts)
@@ -62,7 +63,7 @@ class Day:
         self.graph.agent_of[number] = agent
         return number
 
-    def _result(self, agent: str, stream: str, said: object, sources: list[int], ts: int = 0) -> None:
+    def _result(self, agent: str, stream: str, said: object, sources: list[int], ts: int) -> None:
         result = Result(next(self._ids), ts, agent, NONCES[agent], stream, said, False, sources, [], [])
         self.graph.results.append(result)
 
@@ -167,6 +168,35 @@ def test_as_many_may_be_missing_as_gaps_name(day: Day) -> None:
     assert day.findings(*named, (MILL, Gap(reason.format(3), 1, 1))) == []
 
 
+def test_what_is_named_twice_is_missing_once(day: Day) -> None:
+    gap = QUARRY, Gap("dropped", 1, 1, tuples=(Lost("loads", 1, 1),))
+    day.without(load(1))
+    assert day.findings(gap, gap) == []
+    day.without(load(2))
+    assert day.findings(gap, gap) != []
+
+
+def test_what_is_named_and_there_excuses_nothing(day: Day) -> None:
+    (named,) = filter(load(0), day.graph.results)
+    day.without(load(1))
+    assert day.findings((QUARRY, Gap("dropped", 1, 1, tuples=(Lost("loads", named.seq, named.seq),)))) != []
+
+
+@pytest.mark.parametrize("is_wrong", [load(1), block(4)], ids=["load", "block"])
+def test_a_result_of_another_time(day: Day, is_wrong: Callable[[Result], bool]) -> None:
+    (result,) = filter(is_wrong, day.graph.results)
+    result.ts += 200
+    (finding,) = day.findings()
+    assert f"is of {result.ts}" in finding
+
+
+def test_no_more_may_be_incomplete_than_gaps_name(day: Day) -> None:
+    (result,) = filter(load(0), day.graph.results)
+    result.is_incomplete, result.lost, result.sources = True, [998, 999], result.sources[2:]
+    assert day.findings((QUARRY, Gap("dropped", 1, 1, tuples=(Lost("rocks", 0, 0),)))) != []
+    assert day.findings((QUARRY, Gap("dropped", 1, 1, tuples=(Lost("rocks", 0, 1),)))) == []
+
+
 def test_something_is_there_twice(day: Day) -> None:
     day.graph.results += [each for each in day.graph.results if load(2)(each) or block(4)(each)]
     assert [finding for finding in day.findings() if "twice" in finding] and len(day.findings()) == 2
@@ -214,7 +244,7 @@ def test_somebody_speaks_in_the_name_of_an_agent(day: Day) -> None:
 
 
 def test_unhurt_agents_are_compared_with_one_process(tmp_path: Path) -> None:
-    day = Day(tmp_path)  # its results have other times than windows give them
+    day = Day(tmp_path)  # its loads are smaller than those of windows
     assert [finding for finding in day.findings() if "one process" in finding]
 
 

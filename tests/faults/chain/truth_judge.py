@@ -26,6 +26,7 @@ from tests.faults.chain.works import (
     PLANS,
     QUARRY,
     SINKS,
+    WINDOWS_MS,
     YARD,
     is_hard,
     noise,
@@ -105,11 +106,18 @@ class TruthJudge:
     def __init__(self, stage: Stage, graph: Graph, gaps: Sequence[tuple[str, Gap]] = ()) -> None:
         self._stage = stage
         self._graph = graph
-        self._named: Counter[tuple[str, str]] = Counter()
-        """How many tuples of a stream gaps name; those that a sender has given up are named by its receiver."""
+        there = {(each.nonce, each.stream, each.seq) for each in graph.results}
+        missing = {
+            (agent, gap.nonce, lost.name, seq)
+            for agent, gap in gaps
+            for lost in gap.tuples
+            for seq in range(lost.first, lost.last + 1)
+            if (gap.nonce, lost.name, seq) not in there
+        }
+        self._named = Counter((agent, stream) for agent, _, stream, _ in missing)
+        """How many tuples of a stream are missing as gaps name them; those that a sender has given up are named by its
+        receiver."""
         for agent, gap in gaps:
-            for lost in gap.tuples:
-                self._named[agent, lost.name] += lost.last - lost.first + 1
             given_up = _GIVEN_UP.fullmatch(gap.reason)
             if given_up:
                 self._named[given_up["sender"], f"{given_up['stream']} for {agent}"] += int(given_up["tuples"])
@@ -163,6 +171,8 @@ class TruthJudge:
             if made is None or made.numbers != result.said["numbers"]:
                 yield f"{agent}: {result.said} is not what was made: {made}"
                 continue
+            if not self._is_at_the_end_of_a_window(notes, result, made.numbers):
+                yield f"{agent}: {result.said} is of {result.ts}, which is not when a window of these ends"
             yield from self._came_from(result, made.numbers)
         missing = {mark: made.at_ns for mark, made in notes.made.items() if mark not in found}
         there = [notes.made[mark].at_ns for mark in found if mark in notes.made]
@@ -170,6 +180,15 @@ class TruthJudge:
         missing = self._without_wiped(missing, there, self._stage.wiped.get(agent, []))
         missing = self._without_named(missing, agent, *streams)
         yield from _told_missing(f"{agent}: results", missing, len(there))
+
+    def _is_at_the_end_of_a_window(self, notes: Notes, result: Result, numbers: Sequence[int]) -> bool:
+        """Whether some plan of its agent has a window that ends then and holds them all."""
+        taken = self._notes[QUARRY] if result.agent == YARD else notes
+        times = [taken.took[each][0] for each in numbers]
+        return any(
+            result.ts % advance_ms == 0 and result.ts - size_ms <= min(times) and max(times) < result.ts
+            for size_ms, advance_ms in WINDOWS_MS[result.stream]
+        )
 
     def _blocks(self) -> Iterator[str]:
         """Of every hard stone there is a block. Once, but a mill that was wiped may get stones a second time."""
@@ -180,6 +199,8 @@ class TruthJudge:
             found.setdefault(number, []).append(result)
             if result.said != {"number": number, "square": number**2}:
                 yield f"{MILL}: {result.said} is no block"
+            if result.ts != took.get(number, (None, 0))[0]:
+                yield f"{MILL}: {result.said} is of {result.ts}, and the stone of {took.get(number)}"
             yield from self._came_from(result, [number])
         due = {number: at_ns for number, (_, at_ns) in took.items() if is_hard({"number": number})}
         if found.keys() - due.keys():
@@ -230,8 +251,8 @@ class TruthJudge:
         named = sum(count for (agent, _), count in self._named.items() if agent in behind)
         if unsaid > named:
             yield f"{name} comes from {unsaid} readings of which nobody knows what they said"
-        if result.is_incomplete and behind.isdisjoint(self._stage.wiped) and not named:
-            yield f"{name} is incomplete, though no card of {behind} was wiped and they gave nothing up"
+        elif unsaid + lost > named and behind.isdisjoint(self._stage.wiped):
+            yield f"{name} lacks {unsaid + lost} readings: no card of {behind} was wiped, and {named} are named"
         if result.is_incomplete != bool(lost) or len(of) + unsaid + lost != len(numbers) or not set(of) <= set(numbers):
             yield f"{name} comes from {of}, {unsaid} readings that say nothing and {lost} lost ones in the graph"
 

@@ -33,6 +33,13 @@ ROADSIDE, CENTER = "accidents-roadside", "accidents-center"
 STEP_MS = 10
 STONES_PER_S, LEVELS_PER_S = 40.0, 10.0
 CARS, ROUNDS, STANDING = 40, 40, 0.10
+WINDOWS_MS = {
+    "loads": ((200, 200),),
+    "heaps": ((400, 200),),
+    "walls": ((300, 300), (500, 500)),
+    "means": ((50, 50), (150, 150)),
+}
+"""The sizes and advances of windows, one for each plan that has others."""
 _LOOK_S = 0.05
 _LIFE = f"{time.monotonic_ns():x}"
 _RESULTS = count()
@@ -118,7 +125,7 @@ def noise(folder: Path, agent: str, number: int) -> bytes:
     return Random(number).randbytes(_number_in(noise_file(folder, agent)))
 
 
-def in_windows(stones: Stream[Any], notes: Notebook, size_ms: int, advance_ms: int | None = None) -> Stream[Any]:
+def in_windows(stones: Stream[Any], notes: Notebook, size_ms: int, advance_ms: int) -> Stream[Any]:
     """One result per window, which tells what it came from."""
 
     def noted(numbers: list[int]) -> dict[str, Any]:
@@ -139,9 +146,9 @@ def quarry(folder: Path) -> Plan:
     plan = Plan(QUARRY)
     stones = plan.source("rocks", lambda: numbered(folder, QUARRY, STONES_PER_S), live=True)
     stones.map(dict).send("stones", to=[MILL])
-    in_windows(stones, Notebook(folder, QUARRY), 200).sink("loads")
+    in_windows(stones, Notebook(folder, QUARRY), *WINDOWS_MS["loads"][0]).sink("loads")
     if _number_in(plan_file(folder, QUARRY)) % 2:
-        in_windows(stones, Notebook(folder, QUARRY), 400, 200).sink("heaps")
+        in_windows(stones, Notebook(folder, QUARRY), *WINDOWS_MS["heaps"][0]).sink("heaps")
     return plan
 
 
@@ -160,16 +167,16 @@ def mill(folder: Path) -> Plan:
 
 def yard(folder: Path) -> Plan:
     plan = Plan(YARD)
-    size_ms = 500 if _number_in(plan_file(folder, YARD)) % 2 else 300
-    in_windows(plan.receive("cut", MILL), Notebook(folder, YARD), size_ms).sink("walls")
+    window_ms = WINDOWS_MS["walls"][_number_in(plan_file(folder, YARD)) % 2]
+    in_windows(plan.receive("cut", MILL), Notebook(folder, YARD), *window_ms).sink("walls")
     return plan
 
 
 def gauge(folder: Path) -> Plan:
     plan = Plan(GAUGE)
-    size_ms = 150 if _number_in(plan_file(folder, GAUGE)) % 2 else 50
+    window_ms = WINDOWS_MS["means"][_number_in(plan_file(folder, GAUGE)) % 2]
     levels = plan.source("levels", lambda: numbered(folder, GAUGE, LEVELS_PER_S), live=True)
-    in_windows(levels, Notebook(folder, GAUGE), size_ms).sink("means")
+    in_windows(levels, Notebook(folder, GAUGE), *window_ms).sink("means")
     return plan
 
 
