@@ -88,9 +88,10 @@ def _count_of_the_store(stage: Stage, graph: Graph) -> Iterator[str]:
 
 
 def _count_of_spark(stage: Stage, graph: Graph) -> Iterator[str]:
-    """It counts from its last start: after that, there may have been no edges any more."""
+    """Every edge, unless it was hurt; and it counts from its last start."""
     told = _scrape(stage.spark.metrics_port)["threadline_spark_edges_total"]
-    if told > graph.edges or (told == 0 and "spark" not in stage.relaunched):
+    is_exact = not stage.is_spark_hurt and "spark" not in stage.relaunched
+    if told > graph.edges or (is_exact and told != graph.edges):
         yield f"Spark counts {told} edges of {graph.edges}"
 
 
@@ -112,6 +113,8 @@ def _count_of_the_translator(stage: Stage, log: Sequence[Row]) -> Iterator[str]:
         "gaps": sum(each.kind == Kind.GAP for each in sent),
         "quarantined": 0,
         "refused_agents": 0,
+        "unknown_codec": 0,
+        "unreadable_plans": 0,
     }
     for name, value in counted.items():
         if told[f"threadline_translator_{name}_total"] != value:
@@ -120,8 +123,9 @@ def _count_of_the_translator(stage: Stage, log: Sequence[Row]) -> Iterator[str]:
     if told["threadline_translator_retired_total"] < retired:  # more may be by now
         yield f"the translator counts {told['threadline_translator_retired_total']} retired agents, the log {retired}"
     wiped = sum(len(each) for each in stage.wiped.values())
-    if told["threadline_translator_reflashed_total"] > wiped:
-        yield f"the translator counts {told['threadline_translator_reflashed_total']} reflashed cards of {wiped}"
+    for name in ("reflashed", "duplicate_agents"):  # what had left a card may come when the next one has spoken
+        if told[f"threadline_translator_{name}_total"] > wiped:
+            yield f"the translator counts {told[f'threadline_translator_{name}_total']} {name}, of {wiped} wiped cards"
 
 
 def _count_of_the_gateway(stage: Stage) -> Iterator[str]:

@@ -114,6 +114,8 @@ class Stage:
         """Agents that have come to their ends."""
         self.relaunched: set[str] = set()
         """Who was started more than once, and counts from its last start."""
+        self.is_spark_hurt = False
+        """Something was done to it that may have made it do its work twice, or end."""
         self._forgiven_at: int | None = None
         self._returning: set[str] = set()
         self._launched_at: dict[str, float] = {}
@@ -235,6 +237,7 @@ class Stage:
 
     def forgive_spark(self) -> None:
         """It may end by itself, because of what is done to it now, until it has got over that."""
+        self.is_spark_hurt = True
         self._forgiven_at = self.spark.committed
 
     def _is_forgiven(self, name: str) -> bool:

@@ -51,6 +51,9 @@ class Services:
                 "threadline_translator_gaps_total": sum(each.kind == Kind.GAP for each in sent),
                 "threadline_translator_quarantined_total": 0,
                 "threadline_translator_refused_agents_total": 0,
+                "threadline_translator_unknown_codec_total": 0,
+                "threadline_translator_unreadable_plans_total": 0,
+                "threadline_translator_duplicate_agents_total": 0,
                 "threadline_translator_retired_total": 0,
                 "threadline_translator_reflashed_total": 1,
             },
@@ -71,6 +74,7 @@ class Services:
             links={"car": link},
             wiped={"car": [1]},
             relaunched=set(),
+            is_spark_hurt=False,
         )
 
     def _name(self, number: int) -> str:
@@ -143,12 +147,16 @@ def test_what_they_say_is_right(services: Services) -> None:
         (loses_a_result, "the store counts"),
         (wrong_by(API, "store_edges", 1), "the API counts"),
         (wrong_by(SPARK, "spark_edges_total", 1), "Spark counts"),
+        (wrong_by(SPARK, "spark_edges_total", -1), "Spark counts"),
         (wrong_by(TRANSLATOR, "translator_batches_total", -1), "the translator counts"),
         (wrong_by(TRANSLATOR, "translator_gaps_total", 1), "the translator counts"),
         (wrong_by(TRANSLATOR, "translator_quarantined_total", 1), "the translator counts"),
         (wrong_by(TRANSLATOR, "translator_refused_agents_total", 1), "the translator counts"),
+        (wrong_by(TRANSLATOR, "translator_unknown_codec_total", 1), "the translator counts"),
+        (wrong_by(TRANSLATOR, "translator_unreadable_plans_total", 1), "the translator counts"),
         (wrong_by(TRANSLATOR, "translator_retired_total", -1), "retired agents"),
-        (wrong_by(TRANSLATOR, "translator_reflashed_total", 1), "reflashed cards"),
+        (wrong_by(TRANSLATOR, "translator_reflashed_total", 1), "of 1 wiped cards"),
+        (wrong_by(TRANSLATOR, "translator_duplicate_agents_total", 2), "of 1 wiped cards"),
         (wrong_by(GATEWAY, "gateway_datagrams_received_total", 1), "the gateway counts"),
         (wrong_by(GATEWAY, "gateway_datagrams_received_total", -100), "the gateway counts"),
     ],
@@ -166,11 +174,14 @@ def test_a_translator_that_was_started_anew_has_not_counted_everything(services:
     assert services.findings() == []
 
 
-def test_a_spark_job_that_was_started_anew_may_have_found_no_edges_since(services: Services) -> None:
+@pytest.mark.parametrize(("relaunched", "is_hurt"), [({"spark"}, False), ({"translator"}, True)])
+def test_a_spark_job_that_was_hurt_may_not_have_counted_every_edge(
+    services: Services, relaunched: set[str], is_hurt: bool
+) -> None:
     services.counts[SPARK]["threadline_spark_edges_total"] = 0
     services.stage.relaunched = {"translator"}
     assert services.findings() == [f"Spark counts 0 edges of {services.graph.edges}"]
-    services.stage.relaunched = {"spark"}
+    services.stage.relaunched, services.stage.is_spark_hurt = relaunched, is_hurt
     assert services.findings() == []
     services.counts[SPARK]["threadline_spark_edges_total"] = services.graph.edges + 1
     assert services.findings() != []
