@@ -330,6 +330,12 @@ class Device(Process):
         waits = agent.exchange is not None and (agent.exchange.waiting or agent.exchange.arrived)
         return not (agent.left or waits or agent._outbox._queue or agent._outbox._afters or agent._outbox._group.rows)
 
+    @property
+    def has_no_room(self) -> bool:
+        """Whether something for others is in memory only, and has to stay there."""
+        exchange = self.agent.exchange if self.agent else None
+        return exchange is not None and any(send.waiting and send.trouble for send in exchange._sends.values())
+
     def end(self) -> None:
         """Say that nothing follows."""
         agent, life = self.agent, self.life

@@ -201,11 +201,16 @@ class World:
                 each.power_cut = True
 
     def stop_device(self, name: str) -> None:
-        """It says its end, and ends; its batches stay for the next start."""
+        """It says its end, and ends; its batches stay for the next start. If there is no room for what others are to
+        get, it ends without a word."""
         device = self.devices.get(name)
         if device is None:
             return
-        device.end()
+        if self.options.send_bytes is not None:
+            device.flush()
+            self.run(0.05)
+        if self.devices.get(name) is device and not device.has_no_room:
+            device.end()
         self.run(0.05)
         if self.devices.get(name) is device:
             life = self.kill_device(name)
