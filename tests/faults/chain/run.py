@@ -23,6 +23,7 @@ _GRAPH_S = 240.0
 """Nothing changes for so long: Spark may have to start twice on a machine that has much else to do."""
 _LOOK_S = 1.5
 _MOST_FINDINGS = 20
+_LEAST_KINDS = 3
 
 
 @dataclass(slots=True)
@@ -107,6 +108,9 @@ def _play(stage: Stage, outcome: Outcome, begun: float) -> None:
     for fault in player.played:
         hit = outcome.faults.setdefault(str(fault.kind), {})
         hit[fault.target] = hit.get(fault.target, 0) + 1
+    planned = {fault.kind for fault in stage.schedule.faults}
+    if len(outcome.faults) < _LEAST_KINDS <= len(planned):
+        outcome.findings.append(f"of {len(planned)} kinds of fault it has played: {outcome.kinds or 'none'}")
     outcome.dropped = sum(link.up.dropped + link.down.dropped for link in stage.links.values())
 
 
