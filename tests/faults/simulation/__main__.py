@@ -132,10 +132,16 @@ def run_many(seeds: range, jobs: int) -> int:
     tell_at = begun + _TELL_S
     happened: Counter[str] = Counter()
     failed, done, left, is_broken = 0, 0, iter(seeds), False
+    under_way: dict[Future[Outcome], int] = {}
     with heard() as came, ProcessPoolExecutor(jobs, initializer=work, initargs=(os.getpid(),)) as pool:
-        # One waits for whoever is ready.
-        under_way = {pool.submit(try_seed, seed): seed for seed in islice(left, jobs + 1)}
-        while under_way and not is_broken:
+        while not is_broken:
+            try:
+                for seed in () if came else islice(left, jobs + 1 - len(under_way)):  # one waits for whoever is ready
+                    under_way[pool.submit(try_seed, seed)] = seed
+            except BrokenProcessPool:
+                is_broken = True
+            if not under_way:
+                break
             ended, _ = wait(under_way, _LOOK_S, FIRST_COMPLETED)
             for each in ended:
                 try:
@@ -155,13 +161,6 @@ def run_many(seeds: range, jobs: int) -> int:
                 rate = 60 * done / (now - begun)
                 told = f"{done} of {len(seeds)} runs, {failed} failed, {rate:.0f} a minute"
                 print(told, file=sys.stderr, flush=True)
-            if came or is_broken:
-                continue
-            try:
-                for seed in islice(left, len(ended)):
-                    under_way[pool.submit(try_seed, seed)] = seed
-            except BrokenProcessPool:
-                is_broken = True
     for name, count in sorted(happened.items()):
         print(f"{count:10d}  {name}")
     if is_broken:

@@ -10,8 +10,11 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -27,6 +30,7 @@ from protocol.structs import replaced
 from protocol.wire.crossing import Crossing, PackedTuple, encode_crossing
 from protocol.wire.packer import Packer
 from protocol.wire.sections import Kind, Pending, pending_sized
+from tests.faults.simulation import __main__ as runner
 from tests.faults.simulation.fleet import COUNTED
 from tests.faults.simulation.judge import _Judge, _judge_crossing
 from tests.faults.simulation.runs import RunFailed, run, run_seed, shrunk
@@ -243,6 +247,18 @@ def test_nothing_is_taken_twice_unless_another_start_has_forgotten_it(forgets: b
     findings = list(_judge_crossing(lives, log, sender, stream, receiver, sink))
     assert any("taken twice by one start" in each for each in findings) == by_one
     assert (findings == []) == (forgets and not by_one)
+
+
+def test_a_process_that_is_killed_before_all_have_something_to_do_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool, run_of_7 = MagicMock(), Future[Any]()
+    run_of_7.set_exception(BrokenProcessPool())
+    pool.__enter__.return_value.submit.side_effect = [run_of_7, BrokenProcessPool()]
+    monkeypatch.setattr(runner, "ProcessPoolExecutor", lambda *_, **__: pool)
+    assert runner.run_many(range(7, 100), jobs=2) == 1
+    told = capsys.readouterr().out
+    assert "one of the seeds 7\n" in told and "0 passed, 0 failed" in told
 
 
 def test_every_step_of_a_run_is_something_that_can_happen() -> None:
