@@ -39,7 +39,7 @@ _LINGER_S = 2.0
 _LOOK_S = 1.0
 _RETRY_S = 1.0  # or sooner, if what it waits for is room in the spool
 _TELL_S = 10.0  # a spool that is full may have room for a moment, many times a second
-_EXCEEDS = "dropped: results that belong together exceed the spool"
+EXCEEDS = "dropped: results that belong together exceed the spool"
 _PIECE_RATIO = 8  # times what they count in memory is more than what records take up in the journal
 _NEVER = float("inf")
 _TASK_ENDED = int(EventKind.TASK_ENDED)
@@ -329,7 +329,7 @@ class Outbox(Intake):
         """Give up what belongs together, comes next and can never be written so, by name. What was taken from other
         agents to make it was taken all the same."""
         kept = [(row, size) for row, size in together.rows if row[0] in NOTES]
-        dropped = Dropped(_EXCEEDS)
+        dropped = Dropped(EXCEEDS)
         for row, _ in together.rows:
             dropped.add(row)
         self.dropped += dropped.count
@@ -338,7 +338,7 @@ class Outbox(Intake):
         if kept:
             self._taken.appendleft((Together(kept), sum([size for _, size in kept])))
         self._taken.appendleft((dropped, 0))
-        _LOG.error("%s agent=%s count=%d", _EXCEEDS, self._agent, dropped.count)
+        _LOG.error("%s agent=%s count=%d", EXCEEDS, self._agent, dropped.count)
 
     def _add_together(self, together: Together, size: int, now: float) -> None:
         group = self._group

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from collector.log_view import Entry, learn_names, records_of
+from edge_agent.outbox.outbox import EXCEEDS
 from edge_agent.outbox.recovery import CRASH
 from protocol.ids import StreamId, disk_of
 from protocol.records import Delivery, Gap
@@ -154,12 +155,20 @@ class _Judge:
         named = _numbers((lost.first, lost.last) for gap in self.gaps for lost in gap.tuples if lost.name == name)
         if told != list(range(len(told))):
             yield f"the agent itself counts {name} as {told}"
-        yield from self._numbered(f"tuples of {name}", logged, named, len(told), safe)
+        yield from self._numbered(f"tuples of {name}", logged, named, len(told), safe, self._exceeding(name))
         for gap in self.crashes if self.is_sure else ():
             if dict(gap.next_seqs).get(name, 0) != len(logged) + len(named):
                 yield f"a gap says another next tuple of {name} than {len(logged) + len(named)}: {gap}"
 
-    def _numbered(self, what: str, logged: list[int], named: set[int], told: int, safe: int) -> Iterator[str]:
+    def _exceeding(self, name: str) -> set[int]:
+        """What one message of another agent has brought about, and is too large for the spool: nobody can wait for that
+        to fit."""
+        gaps = [gap for gap in self.gaps if gap.reason == EXCEEDS and self.life.taken]
+        return _numbers((lost.first, lost.last) for gap in gaps for lost in gap.tuples if lost.name == name)
+
+    def _numbered(
+        self, what: str, logged: list[int], named: set[int], told: int, safe: int, exceeding: Set[int] = frozenset()
+    ) -> Iterator[str]:
         """Things that were told with numbers from 0 on, of which some were safe."""
         if logged != sorted(set(logged)):
             yield f"{what} are twice in the log, or out of order: {logged}"
@@ -173,8 +182,8 @@ class _Judge:
             yield f"there are more {what} than were told: {len(known)} of {told}"
         if set(range(safe)) - known:
             yield f"{what} that were on disk are missing and not named: {sorted(set(range(safe)) - known)}"
-        if named and not (self.life.dropping or self.life.power_cut or self.life.reflashed):
-            yield f"{what} were given up, which nobody has allowed: {sorted(named)}"
+        if named - exceeding and not (self.life.dropping or self.life.power_cut or self.life.reflashed):
+            yield f"{what} were given up, which nobody has allowed: {sorted(named - exceeding)}"
 
     def _sources(self) -> Iterator[str]:
         """Readings are in the log as the plan told them, and the plan told what the device has read."""
