@@ -111,5 +111,5 @@ def test_a_damaged_state_file_is_refused_with_one_clear_line(own_gateway: Gatewa
     with pytest.raises(ServiceFailed) as failure:
         own_gateway.start()
     assert "ended with 2" in str(failure.value)
-    assert "no such table: topic" in str(failure.value)
+    assert "gateway.sqlite3 is damaged (topic is not there)" in str(failure.value)
     assert "Traceback" not in str(failure.value)
