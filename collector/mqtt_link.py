@@ -17,6 +17,8 @@ from typing import Protocol
 
 import aiomqtt
 
+from collector.side_by_side import side_by_side
+
 _LOG = logging.getLogger(__name__)
 _RECONNECT_S = 1.0
 _ANSWER_S = 5.0
@@ -90,15 +92,12 @@ class MqttLink:
                     socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
                 ) as client:
                     client.pending_calls_threshold = 1_000_000
-                    async with asyncio.TaskGroup() as both:
-                        both.create_task(self._receive(client))
-                        both.create_task(self._begin(client))
-            except* aiomqtt.MqttError as errors:
-                error = str(errors.exceptions[0])
-                if error != told or self._client is not None:
+                    await side_by_side(self._receive(client), self._begin(client))
+            except aiomqtt.MqttError as error:
+                if str(error) != told or self._client is not None:
                     what = "is away" if self._client is None else "connection lost"
                     _LOG.warning("mqtt %s host=%s:%d error=%s", what, self._host, self._port, error)
-                told = error if self._client is None else ""
+                told = str(error) if self._client is None else ""
             finally:
                 self._end()
             await asyncio.sleep(_RECONNECT_S)

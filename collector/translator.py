@@ -31,6 +31,7 @@ from collector.log import LogError, ShardInUse, has_segments, listed, log_id
 from collector.quarantine import Quarantine
 from collector.registry import Registry, RegistryError
 from collector.shard_log import RETIRE_AFTER_S, Counters, ShardLog
+from collector.side_by_side import side_by_side
 from protocol.topics import agent_of_up, down_topic, shard_of
 from protocol.wire.answers import Logged, encode_answer
 
@@ -178,14 +179,11 @@ class Translator:
                 ) as client:
                     client.pending_calls_threshold = 1_000_000
                     self._client, told = client, ""
-                    async with asyncio.TaskGroup() as both:
-                        both.create_task(self._subscribe(client))
-                        both.create_task(self._receive(client))
-            except* aiomqtt.MqttError as errors:
-                error = str(errors.exceptions[0])
-                if error != told:
+                    await side_by_side(self._subscribe(client), self._receive(client))
+            except aiomqtt.MqttError as error:
+                if str(error) != told:
                     _LOG.warning("mqtt is away host=%s:%d error=%s", host, port, error)
-                    told = error
+                    told = str(error)
             finally:
                 self._client = None
                 self._away_since = self._away_since or monotonic()
