@@ -1,6 +1,6 @@
 """Several things at once, until one of them fails.
 
-Unlike with a group of tasks of asyncio, whoever is cancelled meanwhile stays cancelled: such a group forgets that if one
+Unlike with a group of tasks of asyncio, whoever is cancelled meanwhile stays cancelled: such a group forgets it if one
 of its tasks fails at the same moment, as when a connection is lost because everything is being stopped.
 """
 
