@@ -98,7 +98,7 @@ class Translator:
         self.held_back = 0
         # From here on: the worker's own.
         self._shards: dict[int, ShardLog] = {}
-        self._troubled: dict[int, _Trouble] = {}
+        self._in_trouble: dict[int, _Trouble] = {}
         self._brake = Brake(options.log, options.most_unread_bytes)
         self._told_of_waiting = ""
         self._retire_at = monotonic() + _RETIRE_EVERY_S
@@ -144,7 +144,7 @@ class Translator:
             "early_dropped": sum(shard.early_dropped for shard in shards),
             "agents": sum(shard.agents for shard in shards),
             "shards": len(shards),
-            "shards_in_trouble": len(self._troubled),
+            "shards_in_trouble": len(self._in_trouble),
             "commits": self.commits,
             "not_mine": self.not_mine,
             "overrun": self.overrun,
@@ -294,7 +294,7 @@ class Translator:
         """How long to wait for batches."""
         if self._brake.is_on:
             return EVERY_S
-        return _TROUBLE_S if self._troubled else _RETIRE_EVERY_S
+        return _TROUBLE_S if self._in_trouble else _RETIRE_EVERY_S
 
     # The worker
 
@@ -324,7 +324,7 @@ class Translator:
             self._retire()
         answers: Answers = []
         for number, shard in self._shards.items():
-            trouble = self._troubled.get(number)
+            trouble = self._in_trouble.get(number)
             if not shard.idle and (trouble is None or monotonic() >= trouble.again_at):
                 answers += self._commit(shard)
         return answers
@@ -342,7 +342,7 @@ class Translator:
             self.held_back += 1
             return
         shard = self._shards[shard_of(agent)]
-        if shard.shard in self._troubled:
+        if shard.shard in self._in_trouble:
             self.troubled += 1
             return
         try:
@@ -356,7 +356,7 @@ class Translator:
 
     def _retire(self) -> None:
         for number, shard in self._shards.items():
-            if number in self._troubled:  # nobody is heard there
+            if number in self._in_trouble:  # nobody is heard there
                 continue
             try:
                 shard.retire()
@@ -367,18 +367,18 @@ class Translator:
         begun = monotonic()
         try:
             answers = shard.commit()
-            trouble = self._troubled.pop(shard.shard, None)
+            trouble = self._in_trouble.pop(shard.shard, None)
             if trouble is not None:
                 _LOG.warning("the log is written again shard=%d", shard.shard)
                 shard.excuse(monotonic() - trouble.since)
                 shard.greet()
                 answers += shard.commit()
         except LogError as error:
-            told = self._troubled.get(shard.shard)
+            told = self._in_trouble.get(shard.shard)
             if told is None or told.text != str(error):
                 _LOG.error("the log cannot be written shard=%d error=%s", shard.shard, error)
             since = begun if told is None else told.since
-            self._troubled[shard.shard] = _Trouble(str(error), since, monotonic() + _TROUBLE_S)
+            self._in_trouble[shard.shard] = _Trouble(str(error), since, monotonic() + _TROUBLE_S)
             return []
         self.commits += 1
         self.commit_s += monotonic() - begun
